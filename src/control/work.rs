@@ -14,7 +14,9 @@ use super::channel::Channel;
 use super::session::{Next, Peer};
 use super::{Context, RequestRefusal, payload_trace};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
-use crate::work::{self, Caller, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError};
+use crate::work::{
+    self, Caller, Leftovers, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError,
+};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -39,8 +41,9 @@ pub(super) async fn execute(
         WorkRequest::Cancel { unit, signature } => {
             return cancel(context, channel, &unit, &peer.caller(signature)).await;
         }
-        WorkRequest::Release { unit, force, signature } => {
-            let outcome = context.work.release(&unit, force, &peer.caller(signature)).await;
+        WorkRequest::Release { unit, force, sweep, signature } => {
+            let leftovers = if sweep { Leftovers::End } else { Leftovers::Stay };
+            let outcome = context.work.release_with(&unit, force, leftovers, &peer.caller(signature)).await;
             outcome
                 .map(|outcome| done(outcome, &unit, "released", "release pending"))
                 .map_err(RequestRefusal::from)

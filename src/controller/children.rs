@@ -13,7 +13,7 @@ use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
-use crate::work::{Caller, ChildUnit, ChildWatch, Registry, ResultStream, WorkError};
+use crate::work::{Caller, ChildUnit, ChildWatch, Leftovers, Registry, ResultStream, WorkError};
 
 /// Bytes of payload that are handed on at a time.
 const CHUNK: usize = 128 * 1024;
@@ -164,9 +164,9 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn release(&self, unit: String) -> Doing<'_, bool> {
+    fn release(&self, unit: String, leftovers: Leftovers) -> Doing<'_, bool> {
         Box::pin(async move {
-            match self.0.release_child(&unit).await {
+            match self.0.release_child(&unit, leftovers).await {
                 // What is pending the registry goes on with, over restarts too.
                 Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
                 Err(error) => {

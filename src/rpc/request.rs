@@ -105,6 +105,8 @@ pub enum WorkRequest {
         unit: String,
         /// Delete here even if the remote node cannot be reached.
         force: bool,
+        /// End what it has left running. In JSON only.
+        sweep: bool,
         /// Proof of origin.
         signature: Option<String>,
     },

@@ -80,7 +80,7 @@ impl PendingUnit {
     /// Those of [`Client::command`]; the unit may then start with what was sent.
     pub async fn abandon(self) -> Result<Value, CallError> {
         let Self { client, connection, unit } = self;
-        let request = WorkRequest::Release { unit, force: false, signature: None };
+        let request = WorkRequest::Release { unit, force: false, sweep: false, signature: None };
         let answer = client.command(&Request::Work(request)).await;
         drop(connection);
         answer

@@ -19,10 +19,10 @@ use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::options::KubernetesType;
-use super::runner::{SpawnerHandle, kill_survivors};
+use super::runner::{Killed, SpawnerHandle, kill_leftovers, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
 use super::unit::UnitId;
-use super::units::{Entry, Units};
+use super::units::{Entry, Leftovers, Units};
 use super::{Caller, CommandType, OpenError, RUNNER, Reach, WorkError};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 use crate::wire::WorkCommand;
@@ -164,28 +164,45 @@ impl Local {
         self.watcher.subscribe(dir).await
     }
 
+    /// The user whose rights the units of a type have, if that is another one's.
+    fn user_of(&self, work_type: &str) -> Option<String> {
+        self.types.load().get(work_type).and_then(|kind| kind.limits.user.clone())
+    }
+
     /// Cancels a unit and deletes it; with `force` it is deleted even if its processes do not end.
     ///
     /// # Errors
     /// Processes that do not end, files that cannot be removed.
-    pub(crate) async fn release(&self, entry: &Arc<Entry>, force: bool) -> Result<(), WorkError> {
+    pub(crate) async fn release(
+        &self,
+        entry: &Arc<Entry>,
+        force: bool,
+        leftovers: Leftovers,
+    ) -> Result<(), WorkError> {
         let cancelled = self.cancel(entry).await;
         if !force {
             cancelled?;
         }
-        self.remove(entry).await
+        self.remove(entry, leftovers).await
     }
 
     /// Deletes a unit for which nothing runs any more but what outlived its command.
     ///
     /// # Errors
     /// Files that cannot be removed.
-    pub(crate) async fn remove(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
-        let end = |dir: &super::store::UnitDir| {
-            if let Some(group) = Cgroup::of(dir) {
-                group.end();
+    pub(crate) async fn remove(&self, entry: &Arc<Entry>, leftovers: Leftovers) -> Result<(), WorkError> {
+        let (id, user) = (entry.id.clone(), self.user_of(&entry.status().work_type));
+        let end = move |dir: &super::store::UnitDir| match leftovers {
+            Leftovers::Stay => {
+                if let Some(group) = Cgroup::of(dir) {
+                    group.end();
+                }
+                kill_survivors(dir);
             }
-            kill_survivors(dir);
+            Leftovers::End => match kill_leftovers(dir, user.as_deref()) {
+                Killed { count, left: None } => tracing::debug!(unit = %id, count, "ended what it left"),
+                Killed { left: Some(left), .. } => tracing::warn!(unit = %id, left, "a released unit"),
+            },
         };
         self.units.remove(entry, end).await
     }

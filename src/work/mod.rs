@@ -44,7 +44,7 @@ pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registr
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};
-pub use units::{CancelInProgress, Outcome, Quota, Started};
+pub use units::{CancelInProgress, Leftovers, Outcome, Quota, Started};
 
 #[cfg(test)]
 pub(crate) use runner::kill_all_units;

@@ -88,6 +88,9 @@ pub struct RemoteExtra {
     pub local_cancelled: bool,
     /// A client asked for release.
     pub local_released: bool,
+    /// What it has left running there is ended with its release.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sweep: bool,
     /// Requests to the other node carry a signature.
     pub sign_work: bool,
     /// TLS profile for the way there, empty for none.

@@ -143,6 +143,8 @@ pub enum Event {
         cancelled: bool,
         /// Processes of the unit that outlived the runner, and were killed.
         killed: usize,
+        /// What is said of those that are still there.
+        left: Option<String>,
         /// Bytes of stdout.
         stdout_size: u64,
     },
@@ -224,11 +226,13 @@ impl Life {
             Event::TlsFailed(text) => (State::Failed, text.clone(), size),
             Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
             Event::Blocked(cause) => (self.state, cause.clone(), size),
-            Event::RunnerVanished { cancelled: true, stdout_size, .. } => {
-                (State::Canceled, "Canceled".into(), *stdout_size)
-            }
-            Event::RunnerVanished { cancelled: false, stdout_size, killed } => {
-                (State::Failed, runner_vanished(*killed), *stdout_size)
+            Event::RunnerVanished { cancelled, stdout_size, killed, left } => {
+                let (state, detail) = match cancelled {
+                    true => (State::Canceled, "Canceled".to_owned()),
+                    false => (State::Failed, runner_vanished(*killed)),
+                };
+                let left = left.as_ref().map_or_else(String::new, |left| format!(" ({left})"));
+                (state, detail + &left, *stdout_size)
             }
             Event::Restarted => (State::Failed, pending_at_restart(), size),
             Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
@@ -325,7 +329,7 @@ mod tests {
             (1_u32..9).prop_map(Event::Queued),
             (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
             (any::<bool>(), 0_u64..99, 0_usize..3).prop_map(|(cancelled, stdout_size, killed)| {
-                Event::RunnerVanished { cancelled, stdout_size, killed }
+                Event::RunnerVanished { cancelled, stdout_size, killed, left: None }
             }),
             Just(Event::Restarted),
             Just(Event::CancelledEarly),
@@ -357,7 +361,7 @@ mod tests {
             for event in &events {
                 life.apply(event);
             }
-            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0, killed: 0 });
+            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0, killed: 0, left: None });
             prop_assert!(life.state.is_final() && !life.awaits_payload);
         }
     }

@@ -217,6 +217,16 @@ pub enum Outcome {
     Pending,
 }
 
+/// What becomes of what a unit has left running, when it is released. What ended by itself may have put something into
+/// the background on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftovers {
+    /// It goes on, unless it is in the process group or the control group of the unit's command.
+    Stay,
+    /// It is ended.
+    End,
+}
+
 /// What a client learns when its payload is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {

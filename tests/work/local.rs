@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use meshd::rpc::request::SubmitRequest;
-use meshd::work::{Caller, OpenError, Outcome, State, WorkError};
+use meshd::work::{Caller, Leftovers, OpenError, Outcome, State, WorkError};
 use rustix::process::{Pid, Signal};
 
 use crate::harness::*;
@@ -164,6 +164,96 @@ async fn a_killed_runner_fails_its_unit_and_leaves_no_process() {
     assert!(report.detail.contains("processes of the job were killed after it"), "{}", report.detail);
     assert!(pids.iter().all(|&pid| !lives(pid)), "{pids:?}");
     assert_eq!(collect(&engine.registry, &id, 0).await, output.as_bytes());
+}
+
+/// The process IDs that a unit has written, one a line, once there are so many.
+async fn written_pids(engine: &Engine, id: &str, count: usize) -> Vec<u32> {
+    let stdout = engine.dir(id).join("stdout");
+    let read = || std::fs::read_to_string(&stdout).unwrap_or_default();
+    eventually("process IDs", || read().lines().count() == count).await;
+    read().lines().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_command_that_is_killed_leaves_no_process() {
+    let engine = Engine::new().await;
+    // One in the process group, one that left it, one that left the session, and all of them are stubborn.
+    let stubborn = "echo $$; trap \"\" TERM; while :; do sleep 1000; done";
+    let rest =
+        format!("(sh -c '{stubborn}' &); (setsid sh -c '{stubborn}' &); (setsid -f sh -c '{stubborn}');");
+    for (end, told) in [
+        (
+            "kill -KILL $$",
+            "signal: killed (not by this node; look for an out-of-memory kill in the system's log)",
+        ),
+        // A shell goes on after the program that it ran.
+        ("sh -c 'kill -KILL $$'; exit $?", "exit status 137"),
+    ] {
+        let go = engine.temp.path().join("go");
+        let script = format!("{rest} while [ ! -e {} ]; do sleep 0.01; done; {end}", go.display());
+        let id = run(&engine.registry, &script).await;
+        let pids = written_pids(&engine, &id, 3).await;
+        assert!(pids.iter().all(|&pid| lives(pid)));
+        std::fs::write(&go, "").unwrap();
+        let report = finished(&engine.registry, &id).await;
+        assert_eq!((report.state, report.detail.as_str()), (State::Failed, told));
+        assert!(pids.iter().all(|&pid| !lives(pid)), "{pids:?}");
+        std::fs::remove_file(&go).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_release_ends_what_a_unit_left_if_it_is_asked_to() {
+    let engine = Engine::new().await;
+    let mut left = Vec::new();
+    for leftovers in [Leftovers::Stay, Leftovers::End] {
+        let id = run(&engine.registry, "(setsid -f sh -c 'echo $$; exec sleep 1000' </dev/null)").await;
+        finished(&engine.registry, &id).await;
+        let pids = written_pids(&engine, &id, 1).await;
+        assert!(lives(pids[0]), "it was put into the background");
+        within(engine.registry.release_with(&id, false, leftovers, &me())).await.unwrap();
+        left.push((leftovers, lives(pids[0])));
+        kill(pids[0]);
+    }
+    assert_eq!(left, [(Leftovers::Stay, true), (Leftovers::End, false)]);
+}
+
+#[tokio::test]
+async fn containers_and_logins_of_a_unit_that_is_killed_are_removed() {
+    let engine = Engine::new().await;
+    let (engine_log, podman) = (engine.temp.path().join("log"), engine.temp.path().join("podman"));
+    let script = format!("#!/bin/sh\n[ $1 = run ] && sleep 1000\necho \"$@\" >>{}\n", engine_log.display());
+    std::fs::write(&podman, script).unwrap();
+    std::fs::set_permissions(&podman, std::fs::Permissions::from_mode(0o700)).unwrap();
+    for (number, is_runner_killed) in [(1, false), (2, true)] {
+        let login = engine.temp.path().join(format!("ansible_runner_registry_{number}_x"));
+        std::fs::create_dir(&login).unwrap();
+        std::fs::write(login.join("auth.json"), "secret").unwrap();
+        let (program, auth) = (podman.display(), login.display());
+        let run_it =
+            format!("{program} run --rm --authfile={auth}/auth.json --name ansible_runner_{number} image");
+        let id = run(&engine.registry, &format!("setsid {run_it} & echo $$; exec sleep 1000")).await;
+        let pids = written_pids(&engine, &id, 1).await;
+        let starts = || {
+            lives(pids[0])
+                && command_lines().iter().any(|line| line.contains(&format!("ansible_runner_{number}")))
+        };
+        eventually("the container to run", starts).await;
+        let runner = runner_of(&running(&engine.registry, &id).await);
+        kill(if is_runner_killed { runner } else { pids[0] });
+        finished(&engine.registry, &id).await;
+        let removed = std::fs::read_to_string(&engine_log).unwrap();
+        assert_eq!(removed.lines().last(), Some(format!("rm -f ansible_runner_{number}").as_str()));
+        assert!(!login.exists(), "the login is gone");
+    }
+}
+
+/// The command lines of all processes of podman.
+fn command_lines() -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains("podman run")).filter(|line| line.starts_with("/bin/sh")).collect()
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ pub(crate) async fn operate(client: &Client, request: WorkRequest) -> Result<Str
 
 /// The request that releases a unit.
 pub(crate) fn release(unit: &str, force: bool) -> WorkRequest {
-    WorkRequest::Release { unit: unit.to_owned(), force, signature: None }
+    WorkRequest::Release { unit: unit.to_owned(), force, sweep: false, signature: None }
 }
 
 /// What became of each unit. One that fails does not keep the others from their turn.

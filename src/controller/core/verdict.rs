@@ -35,6 +35,14 @@ impl FinalStatus {
             _ => None,
         }
     }
+
+    /// Whether the playbook came to its own end, so that what it has put into the background is to go on.
+    pub const fn is_orderly(self) -> bool {
+        match self {
+            Self::Successful | Self::Failed => true,
+            Self::Canceled | Self::Timeout | Self::Error => false,
+        }
+    }
 }
 
 /// How a child ended as a unit.

@@ -12,14 +12,21 @@ use super::input::Prepared;
 use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, Job, JobId, Progress, RetryDelay,
+    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, FinalStatus, Job, JobId, Progress, RetryDelay,
 };
 use crate::controller::store::Error;
+use crate::work::Leftovers;
 
 /// Between two tries to cancel or release a unit.
 const AGAIN: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// An attempt whose unit was followed to its end.
+struct Followed {
+    /// The last status of its stream.
+    status: Option<FinalStatus>,
+}
 
 impl JobDriver {
     /// Drives one attempt to its last duty. May be called again after an error.
@@ -37,7 +44,7 @@ impl JobDriver {
             self.show(id).await?;
         }
         let unit = attempt.unit.to_string();
-        let mut is_copied = false;
+        let mut followed = None;
         if attempt.is_open() {
             let request = self.request(&job, &attempt).await?;
             let is_there = match request {
@@ -47,14 +54,20 @@ impl JobDriver {
                 Err(cause) => self.refuse(id, n, cause).await?,
             };
             if is_there {
-                is_copied = self.follow(&job, &attempt, &mut duty, decided).await?;
+                followed = self.follow(&job, &attempt, &mut duty, decided).await?;
             }
         } else {
             self.inherit_ended(&job, &attempt).await?;
         }
-        self.complete(id, n, is_copied).await?;
+        self.complete(id, n, followed.is_some()).await?;
+        let leftovers = match (followed, attempt.ending()) {
+            (Some(Followed { status: Some(status) }), _) if status.is_orderly() => Leftovers::Stay,
+            (None, Some(Ending::Successful)) => Leftovers::Stay,
+            // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
+            (Some(_) | None, _) => Leftovers::End,
+        };
         let mut failures = 0;
-        while !self.children.release(unit.clone()).await {
+        while !self.children.release(unit.clone(), leftovers).await {
             failures += 1;
             sleep(AGAIN.delay(failures)).await;
         }
@@ -91,7 +104,7 @@ impl JobDriver {
             }
             (Known::Unknown, Progress::Placed) => {}
             (Known::Unsent, Progress::Placed) => {
-                self.children.release(request.unit.clone()).await;
+                self.children.release(request.unit.clone(), Leftovers::Stay).await;
             }
         }
         if let Err(cause) = self.prepare_pod(&request, duty).await {
@@ -212,14 +225,14 @@ impl JobDriver {
         Ok(false)
     }
 
-    /// Follows the unit to its end, and reports it. Returns false if there is nothing to follow any more.
+    /// Follows the unit to its end, and reports it. Returns nothing if there is nothing to follow any more.
     async fn follow(
         self: &Arc<Self>,
         job: &Job,
         attempt: &Attempt,
         duty: &mut watch::Receiver<Duty>,
         decided: &Notify,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Followed>, Error> {
         let (id, n, unit) = (job.id, attempt.n, attempt.unit.to_string());
         let words = words_before(job, n);
         // A full disk makes the output wait, and a cancel may have come before.
@@ -240,7 +253,7 @@ impl JobDriver {
                 // It is lost, until there is news of it.
                 Duty::Ask => is_running = false,
                 // An operator declared its node dead.
-                Duty::Release | Duty::Nothing => return Ok(false),
+                Duty::Release | Duty::Nothing => return Ok(None),
                 Duty::Send | Duty::Follow | Duty::Cancel => {}
             }
             let news = tokio::select! {
@@ -262,7 +275,7 @@ impl JobDriver {
                 }
                 changed = duty.changed() => match changed {
                     Ok(()) => continue,
-                    Err(_) => return Ok(false),
+                    Err(_) => return Ok(None),
                 },
             };
             if !is_running && !matches!(news, ChildNews::Ended { .. }) {
@@ -286,7 +299,7 @@ impl JobDriver {
         let was_asked_for = attempt.progress == Progress::Lost || attempt.sender != self.node;
         if end == ChildEnd::Unknown && !is_running && was_asked_for {
             // Its node does not have it, so it does not run.
-            return self.unknown(id, n).await;
+            return self.unknown(id, n).await.map(|_| None);
         }
         output.parser.finish();
         // Before the end is known: the next attempt may begin at once.
@@ -294,7 +307,7 @@ impl JobDriver {
         let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown);
         if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
             // It is over, so another one may follow.
-            return self.unknown(id, n).await;
+            return self.unknown(id, n).await.map(|_| None);
         }
         let evidence = output.parser.evidence(end, detail);
         let figures = Some(output.figures(true));
@@ -304,7 +317,7 @@ impl JobDriver {
         if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
             self.copy_missing(&unit, &mut output, true).await;
         }
-        Ok(true)
+        Ok(Some(Followed { status: output.parser.final_status() }))
     }
 
     /// A final status decides, also if its node is lost before the unit ends.

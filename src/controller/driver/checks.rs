@@ -12,6 +12,7 @@ use crate::controller::health::{
     BUDGET, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound, uncheckable,
 };
 use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
+use crate::work::Leftovers;
 
 /// How long the release of a check's unit is waited for.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -140,7 +141,7 @@ impl JobDriver {
     async fn remove_check(&self, unit: String) {
         self.children.cancel(unit.clone()).await;
         for _ in 0..RELEASES {
-            if self.children.release(unit.clone()).await {
+            if self.children.release(unit.clone(), Leftovers::End).await {
                 break;
             }
             tokio::time::sleep(PAUSE).await;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::pod::PullSecret;
+use crate::work::Leftovers;
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
 use crate::work::limits::OutputBound;
@@ -183,8 +184,8 @@ pub trait Children: Send + Sync + 'static {
     /// Notes that a unit is to be cancelled, and waits for nothing else: one that was not sent is never started.
     fn withhold(&self, unit: String) -> Doing<'_, ()>;
 
-    /// Has a unit released. Returns false if it has to be asked for again.
-    fn release(&self, unit: String) -> Doing<'_, bool>;
+    /// Has a unit released, and what it has left running ended or not. Returns false if it has to be asked for again.
+    fn release(&self, unit: String, leftovers: Leftovers) -> Doing<'_, bool>;
 
     /// Whether such a pod would be accepted as a unit. Asks no cluster.
     ///

@@ -12,6 +12,7 @@ use super::super::service::Service;
 use super::super::store::Error;
 use crate::controller::children::RegistryChildren;
 use crate::controller::health::output_bound;
+use crate::work::Leftovers;
 
 /// How long one may take.
 const BUDGET: Duration = Duration::from_secs(600);
@@ -101,7 +102,7 @@ impl Service {
             Err(_) => tracing::warn!(instance = %node, "the clean-up took too long"),
         }
         children.cancel(unit.clone()).await;
-        children.release(unit.clone()).await;
+        children.release(unit.clone(), Leftovers::End).await;
         // What could not be released is an orphan from here on.
         self.cleaning.lock().remove(&unit);
     }

@@ -10,6 +10,7 @@ use super::super::core::ChildId;
 use super::super::health::BUDGET;
 use super::super::service::Service;
 use super::super::store::{Error, Kept};
+use crate::work::Leftovers;
 use crate::work::unit::UnitId;
 
 /// Units that are read from the store in one transaction.
@@ -49,7 +50,7 @@ impl Service {
         };
         for (unit, _) in found.iter().filter(|(unit, since)| is_due(unit, **since)) {
             tracing::info!(unit, "released: no job has it");
-            if let Err(error) = self.registry.release_child(unit).await {
+            if let Err(error) = self.registry.release_child(unit, Leftovers::End).await {
                 tracing::debug!(unit, %error, "an orphan is not released yet");
             }
         }

@@ -9,6 +9,7 @@ use super::super::driver::{parsed, rfc3339};
 use super::super::options::Bounds;
 use super::super::service::Service;
 use super::super::store::{Clock, Error, Holding, Kept};
+use crate::work::Leftovers;
 
 /// Jobs that are looked at in one transaction.
 const AT_ONCE: u32 = 200;
@@ -98,7 +99,7 @@ impl Service {
             // The job may run again for as long as that is kept.
             true => (&[Kept::Output][..], unit.drop_output().await.map_err(|error| error.to_string())),
             false => {
-                let released = self.registry.release_child(&held.unit).await;
+                let released = self.registry.release_child(&held.unit, Leftovers::Stay).await;
                 (&Kept::ALL[..], released.map(drop).map_err(|error| error.to_string()))
             }
         };

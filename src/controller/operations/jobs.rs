@@ -13,6 +13,7 @@ use crate::controller::service::Service;
 use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::controller::stream;
+use crate::work::Leftovers;
 
 /// Rows of a list, unless asked otherwise.
 const PAGE: u32 = 50;
@@ -170,7 +171,7 @@ impl Service {
         let holders = self.driver.store.detail(id).await?.holders;
         self.driver.store.delete_job(Audit { target: id.to_string(), ..audit }, id).await?;
         for (_, unit, _) in holders.iter().filter(|(node, _, _)| *node == self.driver.node) {
-            if let Err(error) = self.registry.release_child(unit).await {
+            if let Err(error) = self.registry.release_child(unit, Leftovers::Stay).await {
                 tracing::debug!(unit, %error, "housekeeping will release a unit without a job");
             }
         }

@@ -14,7 +14,7 @@ use crate::controller::peer::PeerStream;
 use crate::controller::store::{Audit, Error, JobDetail};
 use crate::rpc::UnitState;
 use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobUnit};
-use crate::work::{Registry, Submission};
+use crate::work::{Leftovers, Registry, Submission};
 
 /// How long another control node may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ impl Repeat {
             if let Err(error) = &stored {
                 let (state, detail) = (UnitState::Failed, error.to_string());
                 unit.report(JobReport { state, detail, extra }).await;
-                if let Err(error) = registry.release_child(unit.id().as_str()).await {
+                if let Err(error) = registry.release_child(unit.id().as_str(), Leftovers::Stay).await {
                     tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
                 }
             }

@@ -96,8 +96,12 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
         "list" => Ok(WorkRequest::List { unit: unit().ok() }),
         "status" => Ok(WorkRequest::Status { unit: unit()?, signature: signature() }),
         "cancel" => Ok(WorkRequest::Cancel { unit: unit()?, signature: signature() }),
-        "release" => Ok(WorkRequest::Release { unit: unit()?, force: false, signature: signature() }),
-        "force-release" => Ok(WorkRequest::Release { unit: unit()?, force: true, signature: signature() }),
+        name @ ("release" | "force-release") => Ok(WorkRequest::Release {
+            unit: unit()?,
+            force: name == "force-release",
+            sweep: object.get("sweep").is_some_and(|text| text == "true"),
+            signature: signature(),
+        }),
         "results" => Ok(WorkRequest::Results(follow(&object, signature())?)),
         "follow" => Ok(WorkRequest::Follow(follow(&object, signature())?)),
         _ => Err(RequestError::BadSubcommand),
@@ -220,10 +224,13 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
             line.add_given("signature", signature.as_deref());
         }
         WorkRequest::List { unit } => line.add_given("unitid", unit.as_deref()),
-        WorkRequest::Status { unit, signature }
-        | WorkRequest::Cancel { unit, signature }
-        | WorkRequest::Release { unit, signature, .. } => {
+        WorkRequest::Status { unit, signature } | WorkRequest::Cancel { unit, signature } => {
             line.add([("unitid", unit)]);
+            line.add_given("signature", signature.as_deref());
+        }
+        WorkRequest::Release { unit, force: _, sweep, signature } => {
+            line.add([("unitid", unit)]);
+            line.add_given("sweep", sweep.then_some("true"));
             line.add_given("signature", signature.as_deref());
         }
         WorkRequest::Results(Follow { unit, start, signature, ends_with_unit })

@@ -137,7 +137,12 @@ fn commands_in_words() {
     assert_eq!(taken("work list a b"), Request::Work(WorkRequest::List { unit: Some("a".to_owned()) }));
     assert_eq!(
         taken("work force-release a"),
-        Request::Work(WorkRequest::Release { unit: "a".to_owned(), force: true, signature: None })
+        Request::Work(WorkRequest::Release {
+            unit: "a".to_owned(),
+            force: true,
+            sweep: false,
+            signature: None
+        })
     );
     assert_eq!(taken("work results a"), results("a", 0));
     assert_eq!(taken("work Results a +17"), results("a", 17));
@@ -234,10 +239,8 @@ fn work() -> impl Strategy<Value = WorkRequest> {
         option().prop_map(|unit| WorkRequest::List { unit }),
         (name(), option()).prop_map(|(unit, signature)| WorkRequest::Status { unit, signature }),
         (name(), option()).prop_map(|(unit, signature)| WorkRequest::Cancel { unit, signature }),
-        (name(), any::<bool>(), option()).prop_map(|(unit, force, signature)| WorkRequest::Release {
-            unit,
-            force,
-            signature
+        (name(), any::<[bool; 2]>(), option()).prop_map(|(unit, [force, sweep], signature)| {
+            WorkRequest::Release { unit, force, sweep, signature }
         }),
         follow().prop_map(WorkRequest::Results),
         follow().prop_map(WorkRequest::Follow),

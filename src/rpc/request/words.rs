@@ -86,7 +86,12 @@ fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
 }
 
 fn release(name: &'static str, rest: Option<&str>) -> Result<WorkRequest, RequestError> {
-    Ok(WorkRequest::Release { unit: only_unit(name, rest)?, force: name == "force-release", signature: None })
+    Ok(WorkRequest::Release {
+        unit: only_unit(name, rest)?,
+        force: name == "force-release",
+        sweep: false,
+        signature: None,
+    })
 }
 
 fn only_unit(name: &'static str, rest: Option<&str>) -> Result<String, RequestError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Local;
 use crate::work::runner::identity::Identity;
-use crate::work::runner::kill_leftovers;
+use crate::work::runner::{Killed, kill_leftovers};
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, ReadError, UnitDir};
 use crate::work::unit::{Event, State};
@@ -46,7 +46,8 @@ impl Local {
             State::Pending if !had_runner && cancelled => Event::CancelledEarly,
             State::Pending if !had_runner => Event::Restarted,
             State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
-                Event::RunnerVanished { cancelled, killed, stdout_size }
+                let Killed { count, left } = killed;
+                Event::RunnerVanished { cancelled, killed: count, left, stdout_size }
             }
         };
         if !status.life.apply(&event) {
@@ -77,7 +78,9 @@ impl Local {
     async fn remains(&self, entry: &Entry, runner: Option<Identity>) -> Remains {
         loop {
             let (dir, runner) = (entry.dir.clone(), runner.clone());
-            match self.units.store().blocking(move || Remains::find(&dir, runner.as_ref())).await {
+            let user = self.user_of(&entry.status().work_type);
+            let find = move || Remains::find(&dir, runner.as_ref(), user.as_deref());
+            match self.units.store().blocking(find).await {
                 Ok(found) => return found,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell how the unit ended, looking again");
@@ -101,7 +104,7 @@ enum Remains {
 /// What can be found out about an end without either.
 struct Found {
     cancelled: bool,
-    killed: usize,
+    killed: Killed,
     stdout_size: u64,
 }
 
@@ -110,7 +113,7 @@ impl Remains {
     ///
     /// # Errors
     /// When that cannot be known for now.
-    fn find(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Self> {
+    fn find(dir: &UnitDir, runner: Option<&Identity>, user: Option<&str>) -> io::Result<Self> {
         if let Some(end) = exit_record_of(dir, runner)? {
             return Ok(Self::ExitRecord(end));
         }
@@ -121,8 +124,8 @@ impl Remains {
         }
         let cancelled = dir.is_marked_cancelled();
         let killed = match runner {
-            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir),
-            Some(_) | None => 0,
+            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir, user),
+            Some(_) | None => Killed::default(),
         };
         Ok(Self::None(Found { cancelled, killed, stdout_size: dir.stdout_size() }))
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::Local;
 use crate::work::unit::UnitId;
-use crate::work::units::{Entry, detached};
+use crate::work::units::{Entry, Leftovers, detached};
 
 /// Between looks: a part of the shortest time, within these bounds.
 const PART: u32 = 10;
@@ -68,7 +68,7 @@ async fn watch_over(local: Weak<Local>) {
 
 async fn release(local: &Arc<Local>, entry: &Arc<Entry>) {
     let (local, unit) = (local.clone(), entry.clone());
-    match detached(async move { local.release(&unit, false).await }).await {
+    match detached(async move { local.release(&unit, false, Leftovers::Stay).await }).await {
         Ok(_) => tracing::info!(unit = %entry.id, "released: it was kept for its time (releaseafter)"),
         Err(error) => tracing::warn!(unit = %entry.id, %error, "cannot be released yet (releaseafter)"),
     }

@@ -10,7 +10,7 @@ use crate::work::limits::OutputBound;
 use crate::work::status::Status;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};
-use crate::work::units::{CreateError, Entry};
+use crate::work::units::{CreateError, Entry, Leftovers};
 use crate::work::{Submitter, WorkError};
 
 impl Registry {
@@ -80,9 +80,9 @@ impl Registry {
         writer.apply(Event::PayloadCut("it was submitted again".into()), Durability::Volatile).await;
         drop(writer);
         match status.remote() {
-            None => self.local.remove(&entry).await.map(|()| None),
+            None => self.local.remove(&entry, Leftovers::Stay).await.map(|()| None),
             // What of it is on its node goes first.
-            Some(_) => match self.remotes.release(&entry, false).await? {
+            Some(_) => match self.remotes.release(&entry, false, Leftovers::Stay).await? {
                 Outcome::Done => Ok(None),
                 Outcome::Pending => Err(WorkError::SubmittedAgain(id.to_string())),
             },

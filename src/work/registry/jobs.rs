@@ -14,7 +14,7 @@ use crate::work::signing::{SignatureError, Subject, Verb};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
-use crate::work::units::{Entry, Follower, LinkHandle, Outcome, Started};
+use crate::work::units::{Entry, Follower, Leftovers, LinkHandle, Outcome, Started};
 use crate::work::{Caller, Origin, Submitter, WorkError};
 
 /// How the child of a job stands.
@@ -331,10 +331,10 @@ impl Registry {
     ///
     /// # Errors
     /// As [`Self::release`].
-    pub async fn release_child(&self, unit: &str) -> Result<Outcome, WorkError> {
+    pub async fn release_child(&self, unit: &str, leftovers: Leftovers) -> Result<Outcome, WorkError> {
         let entry = self.units.find(unit)?;
         let status = entry.status();
-        self.release_entry(entry, &status, false).await
+        self.release_entry(entry, &status, false, leftovers).await
     }
 
     /// Releases the units whose ID begins so: those of an earlier process for which nobody waits any more.
@@ -343,7 +343,7 @@ impl Registry {
             let this = self.clone();
             tokio::spawn(async move {
                 let (id, status) = (entry.id.clone(), entry.status());
-                if let Err(error) = this.release_entry(entry, &status, false).await {
+                if let Err(error) = this.release_entry(entry, &status, false, Leftovers::Stay).await {
                     tracing::warn!(unit = %id, %error, "what an earlier process left is not released");
                 }
             });

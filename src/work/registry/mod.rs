@@ -34,7 +34,7 @@ use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifie
 use super::status::{Extra, REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
-use super::units::{CancelInProgress, Entry, Outcome, Quota, Units, detached};
+use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
 use super::{Caller, CommandType, Dialer, OpenError, Origin, Submitter, WorkError};
 use crate::rpc::UnitReport;
 use crate::wire::{NodeId, WorkCommand};
@@ -263,6 +263,20 @@ impl Registry {
     /// An unknown unit (not one that was released a moment ago), a caller who may not, processes that do not end,
     /// files that cannot be removed.
     pub async fn release(&self, id: &str, force: bool, caller: &Caller) -> Result<Outcome, WorkError> {
+        self.release_with(id, force, Leftovers::Stay, caller).await
+    }
+
+    /// The same, and says what becomes of what the unit has left running.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub async fn release_with(
+        &self,
+        id: &str,
+        force: bool,
+        leftovers: Leftovers,
+        caller: &Caller,
+    ) -> Result<Outcome, WorkError> {
         let entry = match self.units.find(id) {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
@@ -271,7 +285,7 @@ impl Registry {
         if !force {
             self.jobs.check_child(&entry.id)?;
         }
-        self.release_entry(entry, &status, force).await
+        self.release_entry(entry, &status, force, leftovers).await
     }
 
     async fn release_entry(
@@ -279,15 +293,16 @@ impl Registry {
         entry: Arc<Entry>,
         status: &Arc<Status>,
         force: bool,
+        leftovers: Leftovers,
     ) -> Result<Outcome, WorkError> {
         let (this, status) = (self.clone(), status.clone());
         detached(async move {
             match status.extra {
                 Extra::Job(_) => this.jobs.release(&this.units, &entry, force).await,
-                Extra::Remote(_) => this.remotes.release(&entry, force).await,
+                Extra::Remote(_) => this.remotes.release(&entry, force, leftovers).await,
                 Extra::Kubernetes(_) => this.pods.release(&entry, force).await,
                 Extra::None | Extra::Command(_) | Extra::Other(_) => {
-                    this.local.release(&entry, force).await.map(|()| Outcome::Done)
+                    this.local.release(&entry, force, leftovers).await.map(|()| Outcome::Done)
                 }
             }
         })

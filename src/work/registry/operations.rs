@@ -8,7 +8,7 @@ use super::Registry;
 use crate::rpc::request::SubmitRequest;
 use crate::work::jobs::{self, Act, JobIntake, JobUnit, Jobs, OPERATION};
 use crate::work::unit::State;
-use crate::work::units::{Entry, detached};
+use crate::work::units::{Entry, Leftovers, detached};
 use crate::work::{Caller, WorkError};
 
 /// The largest operation, in bytes.
@@ -56,7 +56,9 @@ impl Registry {
             tokio::time::sleep(KEPT.saturating_sub(age)).await;
             let (Some(_units), Some(local)) = (units.upgrade(), local.upgrade()) else { return };
             let unit = entry.clone();
-            if let Err(error) = detached(async move { local.release(&unit, false).await }).await {
+            if let Err(error) =
+                detached(async move { local.release(&unit, false, Leftovers::Stay).await }).await
+            {
                 tracing::warn!(unit = %entry.id, %error, "the unit of an operation stays");
             }
         });

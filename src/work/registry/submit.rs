@@ -19,7 +19,7 @@ use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
 use crate::work::store::{Store, is_short};
 use crate::work::unit::{Event, UnitId};
-use crate::work::units::{Entry, Exceeded, Started, Writer};
+use crate::work::units::{Entry, Exceeded, Leftovers, Started, Writer};
 use crate::work::{Caller, Submitter, WorkError};
 
 /// Bytes of payload that are written at a time.
@@ -285,9 +285,12 @@ impl Submission {
         self.entry.note_discarded();
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let removed = match self.streamed.take() {
-            None => detached(async move { registry.local.remove(&entry).await }).await,
+            None => detached(async move { registry.local.remove(&entry, Leftovers::Stay).await }).await,
             // The other node has a part of it.
-            Some(_) => detached(async move { registry.remotes.release(&entry, false).await }).await.map(drop),
+            Some(_) => {
+                let released = async move { registry.remotes.release(&entry, false, Leftovers::Stay).await };
+                detached(released).await.map(drop)
+            }
         };
         if let Err(error) = removed {
             tracing::warn!(unit = %self.entry.id, %error, "what is left of a broken submission cannot be removed");

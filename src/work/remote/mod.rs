@@ -27,7 +27,7 @@ use super::signing::{PayloadHash, Signer, Subject};
 use super::status::{RemoteExtra, Status};
 use super::store::Durability;
 use super::unit::Event;
-use super::units::{Entry, LinkHandle, Outcome, Started, Units};
+use super::units::{Entry, Leftovers, LinkHandle, Outcome, Started, Units};
 use super::{Dialer, WorkError};
 
 use crate::wire::{NameHash, NodeId};
@@ -299,13 +299,16 @@ impl Remotes {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         force: bool,
+        leftovers: Leftovers,
     ) -> Result<Outcome, WorkError> {
         if entry.is_gone() {
             return Ok(Outcome::Done);
         }
-        let recorded = self
-            .record_intent(entry, |remote| (remote.local_cancelled, remote.local_released) = (true, true))
-            .await;
+        let intent = |remote: &mut RemoteExtra| {
+            (remote.local_cancelled, remote.local_released) = (true, true);
+            remote.sweep |= leftovers == Leftovers::End;
+        };
+        let recorded = self.record_intent(entry, intent).await;
         if !force {
             recorded?;
         }

@@ -238,7 +238,7 @@ impl Remotes {
         let request = match verb {
             Verb::Cancel => WorkRequest::Cancel { unit, signature },
             Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results | Verb::Peer => {
-                WorkRequest::Release { unit, force: false, signature }
+                WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature }
             }
         };
         match session.connection.command(&Request::Work(request)).await {

@@ -11,12 +11,14 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::containers::Containers;
 use super::fork::leave;
 use super::identity::Identity;
 use super::kill::signal_tree;
 use super::output::Pump;
+use super::processes;
 use super::spawner::reply;
-use super::start::{Running, start};
+use super::start::{Rights, Running, start};
 use super::{Job, Outcome, Reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
@@ -43,6 +45,8 @@ const DISK_IS_FULL: &str = "it filled the disk of its node (diskreserve)";
 const KILLED: &str = "signal: killed";
 /// What is said of a kill in which this node had no part.
 const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the system's log";
+/// Exit statuses of a shell whose last command was ended by a signal: 128 and its number.
+const SIGNALLED: std::ops::RangeInclusive<i32> = 129..=159;
 /// Between looks where signals cannot be waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -137,10 +141,13 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         };
         if let Some(cause) = cause.filter(|_| ended.is_none()) {
             killed = Some(cause);
-            ended = end_tree(pid, group.as_ref(), &mut wakeups, Duration::from_millis(job.grace_ms));
             break;
         }
     }
+    let left = match (&killed, ended) {
+        (None, Some(end)) if !was_killed(end) => None,
+        (Some(_) | None, _) => end_tree(job, pid, &mut ended, group.as_ref(), &mut wakeups),
+    };
     let (state, detail) = match (killed, ended) {
         (Some(_), _) if dir.is_marked_cancelled() => (State::Canceled, "Canceled".to_owned()),
         (Some(cause), _) => (State::Failed, cause),
@@ -151,6 +158,10 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     let (state, detail) = match &group {
         Some(group) => explain(group, job, state, detail),
         None => (state, name_the_unknown(detail)),
+    };
+    let detail = match left {
+        Some(left) => format!("{detail} ({left})"),
+        None => detail,
     };
     note_survivors(dir, pid);
     let size = stdout.metadata().map_or(0, |m| m.len());
@@ -290,47 +301,62 @@ fn reap(command: Pid) -> Option<WaitStatus> {
     found
 }
 
-/// Ends the command and everything below it: politely, and after the grace for good. Being asked again changes
-/// nothing.
+/// Ends the command and everything below it: politely, and after the grace for good. What a command that is gone has left
+/// runs for nobody, and gets no grace. Being asked again changes nothing. Says what could not be ended.
 fn end_tree(
+    job: &Job,
     command: Pid,
+    ended: &mut Option<WaitStatus>,
     group: Option<&Cgroup>,
     wakeups: &mut Wakeups,
-    grace: Duration,
-) -> Option<WaitStatus> {
-    let mut ended = None;
+) -> Option<String> {
+    let containers = Containers::of(&processes::below_this());
+    let polite = (Signal::INT, Duration::from_millis(job.grace_ms), None);
     let steps = [
-        (Signal::INT, grace, None),
-        (Signal::TERM, AFTER_TERM, None),
-        (Signal::KILL, AFTER_KILL, Some(KILL_AGAIN)),
+        ended.is_none().then_some(polite),
+        Some((Signal::TERM, AFTER_TERM, None)),
+        Some((Signal::KILL, AFTER_KILL, Some(KILL_AGAIN))),
     ];
-    for (signal, limit, again) in steps {
+    for (signal, limit, again) in steps.into_iter().flatten() {
         let deadline = Instant::now() + limit;
-        signal_tree(command, group, signal);
-        while has_children(command, &mut ended) {
+        let send = |ended: &Option<WaitStatus>| {
+            signal_tree(ended.is_none().then_some(command), group, signal);
+        };
+        send(ended);
+        while is_anything_left(command, ended) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             wakeups.wait(Some(again.map_or(left, |again| left.min(again))));
             if again.is_some() {
-                signal_tree(command, group, signal);
+                send(ended);
             }
         }
     }
-    ended
+    // A user that is unknown by now has no rights that could be taken.
+    if let Ok(rights) = job.limits.user.as_deref().map(Rights::of).transpose() {
+        containers.remove(rights.as_ref());
+    }
+    processes::told(&processes::below_this())
 }
 
-/// Reaps; says whether any child is left.
-fn has_children(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
+/// Reaps; says whether anything is left to be ended.
+fn is_anything_left(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == command => *ended = Some(status),
             Ok(Some(_)) => {}
-            Ok(None) => return true,
+            Ok(None) => return !processes::below_this().is_empty(),
             Err(_) => return false,
         }
     }
+}
+
+/// Whether a signal ended a command, or what a shell ran for it: a shell that goes on says so by its exit status.
+fn was_killed(end: WaitStatus) -> bool {
+    let by_signal = |code| SIGNALLED.contains(&code);
+    end.terminating_signal().is_some() || end.exit_status().is_some_and(by_signal)
 }
 
 /// The end of a process as a shell reports it.

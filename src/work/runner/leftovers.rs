@@ -3,15 +3,18 @@
 //! session and its descendants are found. Nothing else is ever signalled: a number that has changed hands carries no
 //! such mark.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::containers::Containers;
 use super::identity::Stat;
 use super::kill::signal_one;
+use super::processes::{self, Process};
+use super::start::Rights;
 use crate::work::cgroup::Cgroup;
 use crate::work::store::UnitDir;
 
@@ -22,26 +25,41 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Kills every process of the unit and waits until none is left; says how many there were. Blocks.
-pub(crate) fn kill_leftovers(dir: &UnitDir) -> usize {
+/// How the processes of a unit ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Killed {
+    /// How many were killed.
+    pub(crate) count: usize,
+    /// What is said of those that are still there.
+    pub(crate) left: Option<String>,
+}
+
+/// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks.
+pub(crate) fn kill_leftovers(dir: &UnitDir, user: Option<&str>) -> Killed {
     let deadline = Instant::now() + LIMIT;
     let mut killed = BTreeSet::new();
+    let containers = Containers::of(&leftovers(dir));
     if let Some(group) = Cgroup::of(dir) {
         let members = group.members().into_iter();
         killed.extend(members.filter_map(|pid| Some((pid, Stat::read(pid).ok()?.start))));
         group.end();
     }
-    loop {
+    let left = loop {
         let found = leftovers(dir);
         if found.is_empty() || Instant::now() >= deadline {
-            return killed.len();
+            break processes::told(&found);
         }
-        for (pid, start) in found {
-            signal_one(pid, start, Signal::KILL);
-            killed.insert((pid, start));
+        for process in found {
+            signal_one(process, Signal::KILL);
+            killed.insert(process);
         }
         std::thread::sleep(LOOK);
+    };
+    // A user that is unknown by now has no rights that could be taken.
+    if let Ok(rights) = user.map(Rights::of).transpose() {
+        containers.remove(rights.as_ref());
     }
+    Killed { count: killed.len(), left }
 }
 
 /// Kills what outlived the command in its process group, as far as it carries the unit's mark, and waits until none of
@@ -51,59 +69,39 @@ pub(crate) fn kill_survivors(dir: &UnitDir) {
     let deadline = Instant::now() + LIMIT;
     let mark = mark(dir);
     let survivors = || {
-        processes()
-            .into_iter()
-            .filter(|(pid, stat)| stat.group == group && !stat.dead && is_marked(*pid, &mark))
+        let all = processes::all();
+        let found = all
+            .iter()
+            .filter(|(pid, stat)| stat.group == group && is_marked(**pid, &mark))
+            .map(|(&pid, _)| pid);
+        processes::living(&all, &found.collect())
     };
     loop {
-        let mut left = false;
-        for (pid, stat) in survivors() {
-            left = true;
-            signal_one(pid, stat.start, Signal::KILL);
-        }
-        if !left || Instant::now() >= deadline {
+        let found = survivors();
+        found.iter().for_each(|&process| signal_one(process, Signal::KILL));
+        if found.is_empty() || Instant::now() >= deadline {
             return;
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// The living processes of a unit, with their start times.
-fn leftovers(dir: &UnitDir) -> Vec<(u32, u64)> {
-    let all = processes();
+/// The living processes of a unit.
+fn leftovers(dir: &UnitDir) -> Vec<Process> {
+    let all = processes::all();
     let mark = mark(dir);
     let mut ours: BTreeSet<u32> = all.keys().copied().filter(|&pid| is_marked(pid, &mark)).collect();
     // A session is never left for another one that exists, so all of its members descend from the unit.
     let sessions: BTreeSet<u32> =
         ours.iter().filter_map(|pid| all.get(pid)).map(|stat| stat.session).collect();
     ours.extend(all.iter().filter(|(_, stat)| sessions.contains(&stat.session)).map(|(&pid, _)| pid));
-    loop {
-        let more: Vec<u32> = all
-            .iter()
-            .filter(|(pid, stat)| ours.contains(&stat.parent) && !ours.contains(pid))
-            .map(|(&pid, _)| pid)
-            .collect();
-        if more.is_empty() {
-            break;
-        }
-        ours.extend(more);
-    }
-    all.iter()
-        .filter(|(pid, stat)| ours.contains(pid) && !stat.dead)
-        .map(|(&pid, stat)| (pid, stat.start))
-        .collect()
+    processes::add_descendants(&all, &mut ours);
+    processes::living(&all, &ours)
 }
 
 /// The variable that a unit's processes carry, as it stands in their environment.
 fn mark(dir: &UnitDir) -> Vec<u8> {
     [MARK.as_bytes(), b"=", dir.path().as_os_str().as_bytes()].concat()
-}
-
-/// All processes there are.
-fn processes() -> BTreeMap<u32, Stat> {
-    let names = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, Stat::read(pid).ok()?))).collect()
 }
 
 fn is_marked(pid: u32, mark: &[u8]) -> bool {

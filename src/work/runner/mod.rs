@@ -4,17 +4,19 @@
 //! A unit's files belong to the daemon until it asks, to the runner while that lives, and to the daemon after.
 
 mod client;
+mod containers;
 mod fork;
 pub(crate) mod identity;
 mod job;
 mod kill;
 mod leftovers;
 mod output;
+mod processes;
 mod spawner;
 mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
-pub(crate) use leftovers::{kill_leftovers, kill_survivors};
+pub(crate) use leftovers::{Killed, kill_leftovers, kill_survivors};
 
 use std::path::PathBuf;
 
@@ -45,7 +47,7 @@ pub(crate) fn kill_all_units(units: &std::path::Path) {
         let other = |runner: &identity::Identity| runner.pid != std::process::id();
         if let Some(runner) = identity::Identity::load(&dir).ok().flatten().filter(other) {
             let _ = runner.signal(rustix::process::Signal::KILL);
-            kill_leftovers(&dir);
+            kill_leftovers(&dir, None);
         }
     }
 }

@@ -30,6 +30,7 @@ pub(super) struct Running {
 }
 
 /// Rights that a command gets in place of the runner's.
+#[derive(Debug, Clone)]
 pub(super) struct Rights {
     pub(super) user: Uid,
     pub(super) group: Gid,
@@ -108,14 +109,26 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         command.current_dir(cwd);
     }
     let rights = match &limits.user {
-        Some(name) => Some(rights_of(name, command)?),
+        Some(name) => {
+            let (rights, user) = look_up(name)?;
+            command.env("HOME", &user.dir).env("USER", name).env("LOGNAME", name);
+            Some(rights)
+        }
         None => None,
     };
     command.envs(&limits.env).env(leftovers::MARK, dir.path());
     Ok(rights)
 }
 
-fn rights_of(name: &str, command: &mut Command) -> Result<Rights, String> {
+impl Rights {
+    /// Those of a user; an error is the cause as Detail shows it.
+    pub(super) fn of(name: &str) -> Result<Self, String> {
+        Ok(look_up(name)?.0)
+    }
+}
+
+/// A user's rights, and what the system knows of that user.
+fn look_up(name: &str) -> Result<(Rights, User), String> {
     let found = User::from_name(name).map_err(|e| format!("cannot look up user {name}: {e}"))?;
     let user = found.ok_or_else(|| {
         format!("there is no user {name} on this system: make that user, or correct `user` of the work type")
@@ -126,8 +139,7 @@ fn rights_of(name: &str, command: &mut Command) -> Result<Rights, String> {
     let c_name = std::ffi::CString::new(name).map_err(|e| e.to_string())?;
     let groups =
         getgrouplist(&c_name, user.gid).map_err(|e| format!("cannot look up the groups of {name}: {e}"))?;
-    command.env("HOME", &user.dir).env("USER", name).env("LOGNAME", name);
-    Ok(Rights { user: user.uid, group: user.gid, groups })
+    Ok((Rights { user: user.uid, group: user.gid, groups }, user))
 }
 
 /// The words of the Go node, which name the program, and what to do.

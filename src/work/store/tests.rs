@@ -137,7 +137,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) -> Option<Update> {
         3 => Event::Waiting("no route ".repeat(rng.random_range(1..30))),
         4 => Event::Reported(State::Running, "Running".into(), size + 7),
         5 => Event::Reported(State::Succeeded, "exit status 0".into(), size + 1),
-        6 => Event::RunnerVanished { cancelled: rng.random(), killed: 1, stdout_size: size },
+        6 => Event::RunnerVanished { cancelled: rng.random(), killed: 1, left: None, stdout_size: size },
         7 => Event::CancelledEarly,
         _ => Event::Restarted,
     };

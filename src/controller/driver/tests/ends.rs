@@ -3,6 +3,7 @@
 use super::streams::{artifacts, begun, events, status, whole};
 use super::*;
 use crate::rpc::UnitState;
+use crate::work::Leftovers;
 use serde_json::json;
 
 /// A child that ends, and what its job shows then. In texts, U is the unit.
@@ -129,7 +130,9 @@ fn a_release_that_waits_for_the_end_of_a_job_is_done_after_a_restart_too() {
     site.fabric.set_routed("e1", false);
     let (registry, name) = (site.service().registry.clone(), unit.clone());
     let mut asked = None;
-    site.run(async { asked = Some(tokio::spawn(async move { registry.release_child(&name).await })) });
+    site.run(async {
+        asked = Some(tokio::spawn(async move { registry.release_child(&name, Leftovers::Stay).await }))
+    });
     let asked = asked.unwrap();
     site.until("the answer", || asked.is_finished());
     assert_eq!(site.run(asked).unwrap().unwrap(), crate::work::Outcome::Pending);

@@ -14,10 +14,10 @@ use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, Mesh, NodeView, PodChild,
 };
-use crate::work::Registry;
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, PodPlace};
 use crate::work::limits::OutputBound;
+use crate::work::{Leftovers, Registry};
 
 const NO_CLUSTER: &str = "there is no cluster";
 
@@ -478,7 +478,7 @@ impl Children for FakeChildren {
         Box::pin(async move { is_taken })
     }
 
-    fn release(&self, unit: String) -> Doing<'_, bool> {
+    fn release(&self, unit: String, _leftovers: Leftovers) -> Doing<'_, bool> {
         if self.fabric.look(|units| units.keeps_released) {
             return Box::pin(async { false });
         }

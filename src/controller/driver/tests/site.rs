@@ -24,7 +24,7 @@ use crate::rpc::UnitReport;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::signing::{Signer, Verifier};
-use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, Registry};
+use crate::work::{Caller, DialFailure, Dialer, Dialing, Leftovers, Options, Registry};
 
 /// No wait lasts longer by the real clock.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -299,7 +299,7 @@ impl Site {
     }
 
     pub(super) fn release_unit(&self, unit: &str) {
-        self.run(self.process().registry.release_child(unit)).unwrap();
+        self.run(self.process().registry.release_child(unit, Leftovers::Stay)).unwrap();
     }
 
     pub(super) fn cancel_unit(&self, unit: &str) {

@@ -1,0 +1,119 @@
+"""What a job of the real ansible-runner leaves on its node: nothing, however it ends, but what it put into the background."""
+
+import json
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+import playbooks
+from mesh import until
+from test_controller import ask, ended, job
+from test_controller import runner as stand_in
+from test_controller_real import ready, runner, submit
+
+#: So long the rest of a job may be there after its end.
+SECONDS = 5
+
+
+@pytest.fixture
+def nodes(mesh, tmp_path):
+    """control - e1, of which e1 has ansible-runner."""
+    mesh.runs = tmp_path / "runs"
+    mesh.runs.mkdir()
+    settings = {"discovery": "enabled", "rundir": str(mesh.runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s"}
+    mesh.node("control", listen=True, work=[stand_in("local")], extra=[{"work-controller": settings}])
+    mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
+    mesh.start()
+    until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
+    return mesh
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def processes(unit):
+    """The command lines of the living processes that a unit of e1 has started, by process ID."""
+    mark = f"/e1/{unit}".encode()
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and any(word.startswith(b"MESHD_UNIT_DIR=") and word.endswith(mark) for word in read(entry / "environ").split(b"\0")):
+            if line := read(entry / "cmdline").replace(b"\0", b" ").decode():
+                found[int(entry.name)] = line
+    return found
+
+
+def start(nodes, tmp_path, tasks, **header):
+    source = playbooks.Playbook(tasks, "", 0, {}).write(tmp_path / "source")
+    (source / "env" / "extravars").write_text(json.dumps({"word": "xyzzy-secret"}))
+    payload = json.dumps({"controller": 1, **header}).encode() + b"\n" + playbooks.transmit(source)
+    _, number = submit(nodes["control"], payload)
+    return number
+
+
+def loop(path):
+    return f"    - ansible.builtin.shell: date >>{path}; sleep 0.2\n      loop: '{{{{ range(1000) }}}}'\n"
+
+
+def lines(path):
+    return read(path).count(b"\n")
+
+
+def nothing_is_left(nodes, unit, since):
+    e1 = nodes["e1"]
+    left = lambda: {**processes(unit), **{n: str(path) for n, path in enumerate(files(nodes, unit))}}  # noqa: E731
+    until(f"the end of all of {unit}", lambda: left() == {}, SECONDS - (time.monotonic() - since))
+    until("its release", lambda: e1.command("work list") == {})
+
+
+def files(nodes, unit):
+    """Whatever of the unit's private data is on the node: a directory of its name, also an empty one."""
+    roots = (nodes.runs, nodes.dir)
+    return [path for root in roots for path in root.rglob(f"meshd_{unit}")]
+
+
+def test_a_killed_runner_leaves_neither_playbook_nor_passwords(nodes, tmp_path):
+    diary = tmp_path / "diary"
+    number = start(nodes, tmp_path, loop(diary))
+    until("the loop", lambda: lines(diary) > 2, 60)
+    (attempt,) = job(nodes["control"], number)["attempts"]
+    here = processes(attempt["unit"])
+    workers = [pid for pid, line in here.items() if "ansible-runner worker" in line]
+    assert workers and len(here) > len(workers) and files(nodes, attempt["unit"]), here
+    since = time.monotonic()
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    one = ended(nodes["control"], number)
+    assert one["state"] == "error" and "signal: killed" in one["explanation"], one
+    assert processes(attempt["unit"]) == {}, "they end before the end is told"
+    written = lines(diary)
+    nothing_is_left(nodes, attempt["unit"], since)
+    assert lines(diary) == written
+
+
+def test_a_job_that_runs_out_of_time_leaves_no_process(nodes, tmp_path):
+    diary = tmp_path / "diary"
+    number = start(nodes, tmp_path, loop(diary), timeout=f"{playbooks.SECONDS}s")
+    until("the loop", lambda: lines(diary) > 2, 60)
+    (attempt,) = job(nodes["control"], number)["attempts"]
+    one = ended(nodes["control"], number)
+    assert (one["state"], one["rc"]) == ("failed", 254), one
+    nothing_is_left(nodes, attempt["unit"], time.monotonic())
+
+
+def test_what_a_job_put_into_the_background_goes_on(nodes, tmp_path):
+    pid = tmp_path / "pid"
+    task = f"    - ansible.builtin.shell: echo $$ >{pid}; exec sleep 1000\n      async: 1000\n      poll: 0\n"
+    wait = f"    - ansible.builtin.wait_for: {{path: {pid}, search_regex: '[0-9]'}}\n"
+    number = start(nodes, tmp_path, task + wait)
+    assert ended(nodes["control"], number, 90)["state"] == "successful"
+    until("its release", lambda: nodes["e1"].command("work list") == {})
+    background = int(pid.read_text())
+    assert b"sleep" in read(pathlib.Path(f"/proc/{background}/cmdline"))
+    os.kill(background, signal.SIGKILL)
