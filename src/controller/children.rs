@@ -13,6 +13,7 @@ use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::JobUnit;
 use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
+use crate::work::run_dir::FALLBACK;
 use crate::work::{Caller, ChildUnit, ChildWatch, Leftovers, Registry, ResultStream, WorkError};
 
 /// Bytes of payload that are handed on at a time.
@@ -31,10 +32,11 @@ pub struct RegistryChildren(pub Registry);
 
 impl RegistryChildren {
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
-        let ChildRequest { unit, node, work_type, params, signed, tls, ttl, max_stdout, pod } = request;
+        let ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, pod } =
+            request;
         let params = match pod {
             Some(pod) => pod.place.params,
-            None => BTreeMap::from([(PARAMS.to_owned(), params)]),
+            None => with_run_dir(params, run_dir),
         };
         let request = SubmitRequest {
             node: node.to_string(),
@@ -125,9 +127,19 @@ impl Children for RegistryChildren {
             if request.pod.is_some() {
                 return self.adopt_pod(&request).await.map(|adopted| adopted.is_some());
             }
-            let ChildRequest { unit, node, work_type, params, signed, tls, ttl: _, max_stdout, pod: _ } =
-                request;
-            let (node, params) = (node.to_string(), BTreeMap::from([(PARAMS.to_owned(), params)]));
+            let ChildRequest {
+                unit,
+                node,
+                work_type,
+                params,
+                run_dir,
+                signed,
+                tls,
+                ttl: _,
+                max_stdout,
+                pod: _,
+            } = request;
+            let (node, params) = (node.to_string(), with_run_dir(params, run_dir));
             let request = AdoptRequest { node, unit, tls_client: tls, sign_work: signed, signature: None };
             let adopted = self.0.adopt_child(request, &work_type, params, max_stdout).await;
             adopted.map(|_| true).map_err(|error| error.to_string())
@@ -258,6 +270,12 @@ impl RegistryChildren {
         let request = ChildRequest { pod, ..request.clone() };
         self.submit(request, input).await.map(Some).map_err(|error| error.to_string())
     }
+}
+
+/// The parameters of a child that may have a private directory.
+fn with_run_dir(params: String, run_dir: Option<String>) -> BTreeMap<String, String> {
+    let run_dir = run_dir.map(|directory| (FALLBACK.to_owned(), directory));
+    [(PARAMS.to_owned(), params)].into_iter().chain(run_dir).collect()
 }
 
 struct Followed {

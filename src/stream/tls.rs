@@ -29,7 +29,10 @@ pub enum Peer {
     Receptor,
     /// A node of ours from before units had one ID on both nodes.
     Earlier,
-    /// A node of ours. A submission can be repeated there under the ID that its submitter chose.
+    /// A node of ours from before units had private directories. A submission can be repeated there under the ID that its
+    /// submitter chose.
+    Repeating,
+    /// A node of ours, which also makes the private directories of its units.
     Current,
 }
 
@@ -39,15 +42,32 @@ impl Peer {
         match self {
             Self::Receptor => b"netceptor",
             Self::Earlier => b"meshd",
-            Self::Current => b"meshd/2",
+            Self::Repeating => b"meshd/2",
+            Self::Current => b"meshd/3",
         }
     }
 
     /// Whether many streams can be opened to it on one connection, once both ends have agreed on it.
     pub(super) fn shares(self) -> bool {
         match self {
-            Self::Current | Self::Earlier => true,
+            Self::Current | Self::Repeating | Self::Earlier => true,
             Self::Receptor => false,
+        }
+    }
+
+    /// Whether a submission can be repeated there under the ID that its submitter chose.
+    pub fn repeats(self) -> bool {
+        match self {
+            Self::Current | Self::Repeating => true,
+            Self::Earlier | Self::Receptor => false,
+        }
+    }
+
+    /// Whether it makes the private directories of its units.
+    pub fn makes_run_dirs(self) -> bool {
+        match self {
+            Self::Current => true,
+            Self::Repeating | Self::Earlier | Self::Receptor => false,
         }
     }
 
@@ -56,13 +76,13 @@ impl Peer {
         let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
         let agreed = data.and_then(|data| data.protocol);
         let is_agreed = |peer: &Self| agreed.as_deref() == Some(peer.alpn());
-        [Self::Current, Self::Earlier].into_iter().find(is_agreed).unwrap_or(Self::Receptor)
+        [Self::Current, Self::Repeating, Self::Earlier].into_iter().find(is_agreed).unwrap_or(Self::Receptor)
     }
 }
 
 /// The protocol's names, best first; without `share`, only the one for a single stream.
 fn protocols(share: bool) -> Vec<Vec<u8>> {
-    let all = [Peer::Current, Peer::Earlier, Peer::Receptor].into_iter();
+    let all = [Peer::Current, Peer::Repeating, Peer::Earlier, Peer::Receptor].into_iter();
     all.filter(|peer| share || !peer.shares()).map(|peer| peer.alpn().to_vec()).collect()
 }
 

@@ -19,6 +19,8 @@ use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::options::KubernetesType;
+use super::limits::Limits;
+use super::run_dir::RunDirs;
 use super::runner::{Killed, SpawnerHandle, kill_leftovers, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
 use super::unit::UnitId;
@@ -40,6 +42,7 @@ pub(crate) struct Local {
     queues: Queues,
     /// Descriptors for waiting for the ends of runners.
     pidfds: Semaphore,
+    run_dirs: Arc<RunDirs>,
     /// Looked for when the first unit needs one.
     cgroups: OnceLock<Option<Cgroups>>,
     cancel_grace: Duration,
@@ -59,7 +62,14 @@ impl Local {
         cancel_grace: Duration,
         is_child: Option<fn(&UnitId) -> bool>,
     ) -> Result<Arc<Self>, OpenError> {
-        let types = ArcSwap::from_pointee(type_table(types)?);
+        let types = type_table(types)?;
+        let run_dirs = RunDirs::open(units.store().root()).map_err(|source| OpenError::Io {
+            what: "make private directories in",
+            path: units.store().root().to_owned(),
+            source,
+        })?;
+        run_dirs.set_passable(has_users(&types));
+        let types = ArcSwap::from_pointee(types);
         let spawner = SpawnerHandle::start(runner_exe.clone())
             .map_err(|source| OpenError::Spawner { path: runner_exe, source })?;
         let local = Self {
@@ -69,6 +79,7 @@ impl Local {
             watcher: Watcher::new("following output", OUTPUT_EVENTS, OUTPUT_POLL),
             queues: Queues::default(),
             pidfds: Semaphore::new((crate::os::rlimit::open_files() / 2).min(Semaphore::MAX_PERMITS)),
+            run_dirs: Arc::new(run_dirs),
             cgroups: OnceLock::new(),
             cancel_grace,
             is_child,
@@ -90,7 +101,9 @@ impl Local {
     /// # Errors
     /// [`OpenError::DuplicateType`]; the old types stay then.
     pub(crate) fn set_types(self: &Arc<Self>, types: Vec<CommandType>) -> Result<(), OpenError> {
-        self.types.store(Arc::new(type_table(types)?));
+        let types = type_table(types)?;
+        self.run_dirs.set_passable(has_users(&types));
+        self.types.store(Arc::new(types));
         self.review_queues();
         Ok(())
     }
@@ -164,9 +177,9 @@ impl Local {
         self.watcher.subscribe(dir).await
     }
 
-    /// The user whose rights the units of a type have, if that is another one's.
-    fn user_of(&self, work_type: &str) -> Option<String> {
-        self.types.load().get(work_type).and_then(|kind| kind.limits.user.clone())
+    /// The limits of a type that is still configured.
+    fn limits_of(&self, work_type: &str) -> Option<Limits> {
+        self.types.load().get(work_type).map(|kind| kind.limits.clone())
     }
 
     /// Cancels a unit and deletes it; with `force` it is deleted even if its processes do not end.
@@ -191,21 +204,47 @@ impl Local {
     /// # Errors
     /// Files that cannot be removed.
     pub(crate) async fn remove(&self, entry: &Arc<Entry>, leftovers: Leftovers) -> Result<(), WorkError> {
-        let (id, user) = (entry.id.clone(), self.user_of(&entry.status().work_type));
-        let end = move |dir: &super::store::UnitDir| match leftovers {
-            Leftovers::Stay => {
-                if let Some(group) = Cgroup::of(dir) {
-                    group.end();
-                }
-                kill_survivors(dir);
-            }
-            Leftovers::End => match kill_leftovers(dir, user.as_deref()) {
-                Killed { count, left: None } => tracing::debug!(unit = %id, count, "ended what it left"),
-                Killed { left: Some(left), .. } => tracing::warn!(unit = %id, left, "a released unit"),
-            },
+        let (id, limits) = (entry.id.clone(), self.limits_of(&entry.status().work_type));
+        let run_dirs = self.run_dirs.clone();
+        let end = move |dir: &super::store::UnitDir| {
+            end_rest(&id, dir, limits.as_ref(), leftovers);
+            run_dirs.unit_released(id.as_str());
         };
         self.units.remove(entry, end).await
     }
+
+    /// Removes the private directories of units that ended while no daemon ran.
+    pub(crate) async fn discard_old_run_dirs(&self) {
+        let all = self.units.all();
+        let units: BTreeMap<String, bool> =
+            all.iter().map(|entry| (entry.id.to_string(), entry.status().life.state.is_final())).collect();
+        let run_dirs = self.run_dirs.clone();
+        let discard = move || {
+            run_dirs.discard_old(|unit| units.contains_key(unit), |unit| units.get(unit) == Some(&true));
+        };
+        self.units.store().blocking(discard).await;
+    }
+}
+
+/// Ends what a unit that is released has left running.
+fn end_rest(id: &UnitId, dir: &super::store::UnitDir, limits: Option<&Limits>, leftovers: Leftovers) {
+    match leftovers {
+        Leftovers::Stay => {
+            if let Some(group) = Cgroup::of(dir) {
+                group.end();
+            }
+            kill_survivors(dir);
+        }
+        Leftovers::End => match kill_leftovers(dir, limits) {
+            Killed { count, left: None } => tracing::debug!(unit = %id, count, "ended what it left"),
+            Killed { left: Some(left), .. } => tracing::warn!(unit = %id, left, "a released unit"),
+        },
+    }
+}
+
+/// Whether units of some type have another user than the daemon.
+fn has_users(types: &TypeTable) -> bool {
+    types.values().any(|kind| kind.limits.user.is_some())
 }
 
 /// The work types by name.

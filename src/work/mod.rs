@@ -30,6 +30,7 @@ mod registry;
 mod remote;
 mod reserve;
 mod results;
+pub(crate) mod run_dir;
 pub mod runner;
 pub mod signing;
 pub mod status;

@@ -78,7 +78,6 @@ impl Store {
     }
 
     /// The node's directory.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

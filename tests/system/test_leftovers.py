@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import time
 
 import pytest
@@ -117,3 +118,51 @@ def test_what_a_job_put_into_the_background_goes_on(nodes, tmp_path):
     background = int(pid.read_text())
     assert b"sleep" in read(pathlib.Path(f"/proc/{background}/cmdline"))
     os.kill(background, signal.SIGKILL)
+
+
+#: Looks for private data directories in the command lines of all processes, and makes each before its job can. Prints what
+#: became of that, once for each.
+FIRST = """
+import os, sys
+told = set()
+while True:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace").split("\\0")
+        except OSError:
+            continue
+        for path in (word.partition("=")[2] for word in words if word.startswith("--private-data-dir=/")):
+            try:
+                os.mkdir(path, 0o777)
+                result = "made"
+            except OSError as error:
+                result = error.strerror
+            if (path, result) not in told:
+                told.add((path, result))
+                print(result, path, flush=True)
+"""
+
+
+def test_no_local_user_is_in_a_private_data_directory_first(nodes, tmp_path):
+    """Whoever makes it before the job does owns what the job reads, and what it runs."""
+    if os.geteuid() != 0:
+        pytest.skip("SKIPPED: becoming another user needs root")
+    nodes.runs.chmod(0o1777)
+    for path in (nodes.dir, *nodes.runs.parents):
+        path.chmod(path.stat().st_mode | 0o755)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", FIRST]
+    with open(tmp_path / "told", "w") as told:
+        attacker = subprocess.Popen(command, stdout=told, cwd="/")
+    try:
+        for n in range(3):
+            number = start(nodes, tmp_path / str(n), "    - ansible.builtin.command: echo done\n")
+            one = ended(nodes["control"], number, 90)
+            assert one["state"] == "successful", one
+            (attempt,) = one["attempts"]
+            seen = lambda unit=attempt["unit"]: [line for line in (tmp_path / "told").read_text().splitlines() if unit in line]  # noqa: E731
+            until("the attack", lambda seen=seen: seen(), 5)
+            assert {line.partition(" /")[0] for line in seen()} == {"Permission denied"}, seen()
+    finally:
+        attacker.kill()
+        attacker.wait()
+    until("nothing to be left", lambda: files(nodes, "*") == [])

@@ -96,10 +96,14 @@ impl Drop for Scratch {
     }
 }
 
-/// How many directories are in a directory: units, and the remains of some.
+/// How many directories are in a directory: units, and the remains of some, their private directories included.
 pub(crate) fn directories_in(dir: &Path) -> usize {
     let entries = std::fs::read_dir(dir).unwrap().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count()
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let of_private = |name: &std::ffi::OsStr| name == ".run" || name == ".kept";
+    directories
+        .map(|entry| if of_private(&entry.file_name()) { directories_in(&entry.path()) } else { 1 })
+        .sum()
 }
 
 /// The live runners of units in and below a directory.

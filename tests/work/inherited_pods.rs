@@ -6,7 +6,7 @@ use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Chil
 use meshd::work::kubernetes::options::{AuthMethod, KubernetesType};
 use meshd::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use meshd::work::limits::OutputBound;
-use meshd::work::{CommandType, Registry};
+use meshd::work::{CommandType, Leftovers, Registry};
 use serde_json::json;
 
 use crate::harness::{Nowhere, Scratch, eventually, node, options, until, within};
@@ -29,6 +29,7 @@ fn inherited(server: &Server, unit: &str) -> ChildRequest {
         node: InstanceName::from("heir"),
         work_type: "runtime".to_owned(),
         params: String::new(),
+        run_dir: None,
         signed: false,
         tls: None,
         ttl: None,
@@ -91,7 +92,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
     let (end, output) = end_of(&heir, unit).await;
     assert_eq!((end, output.as_str()), (ChildEnd::Succeeded, "line 0\nline 1\nline 2\nline 3\n"));
     assert_eq!(server.change(|world| world.pods.len()), 1);
-    assert!(heir.release(unit.to_owned()).await);
+    assert!(heir.release(unit.to_owned(), Leftovers::Stay).await);
     server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
 
     // And one that was never sent is sent.
@@ -167,7 +168,7 @@ async fn a_control_node_that_is_back_forgets_its_pods_and_deletes_none_that_anot
     let (end, output) = end_of(&heir, unit).await;
     assert_eq!((end, output.as_str()), (ChildEnd::Succeeded, "line 0\nline 1\nline 2\nline 3\n"));
     assert_eq!(changes(&server), (1, 1), "the orphan's deletion");
-    assert!(heir.release(unit.to_owned()).await);
+    assert!(heir.release(unit.to_owned(), Leftovers::Stay).await);
     server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
 }
 
@@ -188,7 +189,7 @@ async fn a_pod_is_neither_made_nor_deleted_while_the_controller_may_not_act() {
     sent(wanted).await;
     control.withhold(unwanted.to_owned()).await;
     assert_eq!(end_of(&control, unwanted).await.0, ChildEnd::Canceled);
-    assert!(control.release(unwanted.to_owned()).await);
+    assert!(control.release(unwanted.to_owned(), Leftovers::Stay).await);
     assert_eq!(changes(&server), (0, 0));
     control.let_act(true);
     let pod = server.pod().await;
@@ -198,7 +199,7 @@ async fn a_pod_is_neither_made_nor_deleted_while_the_controller_may_not_act() {
     assert_eq!(end_of(&control, wanted).await.0, ChildEnd::Canceled);
     assert_eq!(changes(&server), (1, 0));
     control.let_act(true);
-    assert!(control.release(wanted.to_owned()).await);
+    assert!(control.release(wanted.to_owned(), Leftovers::Stay).await);
     server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
     assert_eq!(changes(&server), (1, 1));
 }

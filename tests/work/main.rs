@@ -17,6 +17,7 @@ mod local;
 mod memory_per_unit;
 #[cfg(feature = "kubernetes")]
 mod pods;
+mod private;
 mod remote;
 mod restart;
 mod soak;

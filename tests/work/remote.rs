@@ -8,7 +8,7 @@ use meshd::controller::core::{ChildEnd, InstanceName};
 use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::limits::OutputBound;
-use meshd::work::{Options, Outcome, Registry, Started, State};
+use meshd::work::{Leftovers, Options, Outcome, Registry, Started, State};
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -344,6 +344,20 @@ async fn a_ttl_bounds_the_wait_for_the_start() {
 }
 
 #[tokio::test]
+async fn a_node_that_makes_no_private_directory_is_told_where_to_make_one() {
+    let pair = Pair::new().await;
+    for go in [false, true] {
+        pair.mesh.pretend_go(go);
+        let mut submit = sh("echo ${MESHD_RUN_DIR}");
+        submit.params.insert("rundir".into(), "/srv/run".into());
+        let id = run_as(&pair.near, submit, b"").await;
+        let output = String::from_utf8(collect(&pair.near, &id, 0).await).unwrap();
+        let made = pair.temp.path().join("far/n2/.run").join(&id);
+        assert_eq!(output.trim_end(), if go { "/srv/run".to_owned() } else { made.display().to_string() });
+    }
+}
+
+#[tokio::test]
 async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_end() {
     let pair = Pair::new().await;
     pair.mesh.pretend_go(true);
@@ -369,7 +383,7 @@ async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_e
             assert_eq!(finished(&pair.near, &unit).await.state, State::Succeeded);
             assert_eq!(collect(&pair.near, &unit, 0).await, collect(&pair.far, &there, 0).await);
         }
-        assert!(children.release(unit).await);
+        assert!(children.release(unit, Leftovers::Stay).await);
         eventually_gone(&pair.far, &there).await;
     }
 }
@@ -433,6 +447,7 @@ fn child(unit: &str) -> ChildRequest {
         node: InstanceName::from("n2"),
         work_type: "sh".to_owned(),
         params: format!("--private-data-dir=/tmp/meshd_{unit} --delete"),
+        run_dir: None,
         signed: false,
         tls: None,
         ttl: None,

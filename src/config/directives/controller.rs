@@ -34,7 +34,8 @@ directive! {
         runner: Own,
         /// work types of its other children
         child_types: Children,
-        /// where children make their directories
+        /// where children make their directories on nodes that do not make them: receptor's, and ours from before that
+        /// Whoever else may write there can take over jobs.
         run_dir "rundir": RunDirectory = "/tmp",
         /// tls-client profile towards instances
         tls_client "tlsclient": Option<TlsClientName>,

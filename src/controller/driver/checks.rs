@@ -116,6 +116,7 @@ impl JobDriver {
             node: name.clone(),
             work_type: work_type.to_owned(),
             params: PARAMS.to_owned(),
+            run_dir: None,
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),

@@ -67,7 +67,6 @@ impl JobDriver {
         };
         let mut wanted = Wanted {
             credentials: Credentials::new(self.options().credentials.clone()),
-            directory: self.private_data_dir(attempt),
             in_pod: attempt.child == ChildType::Container,
             limit: self.store.detail(job.id).await?.terms.limit,
             header,
@@ -85,8 +84,6 @@ impl JobDriver {
 struct Wanted {
     header: Header,
     credentials: Credentials,
-    /// Where the child unpacks it.
-    directory: String,
     in_pod: bool,
     /// The only hosts that it shall run on; all of them without any.
     limit: Vec<String>,
@@ -108,7 +105,7 @@ impl Wanted {
         let is_header = is_header(&first);
         let kwargs_at = if is_header { from } else { 0 };
         let registry = self.header.runner.as_ref().and_then(|runner| runner.registry.clone());
-        let variables = project.map(|_| search_paths(&self.directory));
+        let variables = project.map(|_| search_paths());
         let limit = Some(self.limit.as_slice()).filter(|hosts| !hosts.is_empty());
         let change = KwargsChange { variables, limit, in_pod: self.in_pod, ..KwargsChange::of(&self.header) };
         if change.is_none() && registry.is_none() {

@@ -32,6 +32,7 @@ impl JobDriver {
             node: self.node.clone(),
             work_type: self.child_type(attempt).await?,
             params: String::new(),
+            run_dir: None,
             signed: false,
             tls: None,
             ttl: None,

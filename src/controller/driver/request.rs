@@ -5,7 +5,9 @@ use super::world::ChildRequest;
 use crate::controller::core::{Attempt, ChildType, Job, JobId};
 use crate::controller::header::Header;
 use crate::controller::store::{Error, JobDetail};
+use crate::work::jobs::private_dir;
 use crate::work::limits::OutputBound;
+use crate::work::run_dir::{KEPT_PLACEHOLDER, PLACEHOLDER};
 
 impl JobDriver {
     /// The unit of an attempt, or why there can be none.
@@ -22,7 +24,9 @@ impl JobDriver {
         let header = self.header(job.id).await?;
         let max_stdout = self.job_bound(job.id, &header);
         let unit = attempt.unit.to_string();
-        let mut params = format!("--private-data-dir={}", self.private_data_dir(attempt));
+        // Made by the node itself where it can: nobody else can be there first.
+        let place = if header.cleanup { PLACEHOLDER } else { KEPT_PLACEHOLDER };
+        let mut params = format!("--private-data-dir={place}/{}", private_dir(&unit));
         if header.cleanup {
             params.push_str(" --delete");
         }
@@ -31,8 +35,9 @@ impl JobDriver {
         }
         let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
         let signed = offer.secure && !is_own;
+        let run_dir = (!is_own).then(|| options.run_dir.display().to_string());
         let (ttl, pod) = (None, None);
-        Ok(Ok(ChildRequest { unit, node, work_type, params, signed, tls, ttl, max_stdout, pod }))
+        Ok(Ok(ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, pod }))
     }
 
     /// How much the next attempt of a job may print: what earlier ones have left of what the job may.
@@ -54,12 +59,6 @@ impl JobDriver {
             ChildType::Runner => options.child_types.runner.clone(),
             ChildType::Container => self.pod_type(&attempt.group).await?,
         })
-    }
-
-    /// Where the child of an attempt unpacks what it reads.
-    pub(super) fn private_data_dir(&self, attempt: &Attempt) -> String {
-        let name = crate::work::jobs::private_dir(&attempt.unit.to_string());
-        self.options().run_dir.join(name).display().to_string()
     }
 
     /// What was asked for with a job.

@@ -60,6 +60,8 @@ pub struct ChildRequest {
     pub work_type: String,
     /// Added to the command's arguments.
     pub params: String,
+    /// Where its private directory is made on a node that does not make it.
+    pub run_dir: Option<String>,
     /// It is signed.
     pub signed: bool,
     /// Profile for the way there.

@@ -74,6 +74,7 @@ impl Service {
             node: node.clone(),
             work_type: work_type.to_owned(),
             params: params(install, &options.run_dir, active),
+            run_dir: None,
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),

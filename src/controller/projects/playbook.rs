@@ -99,9 +99,11 @@ impl SyncOrder<'_> {
 }
 
 /// The variables by which ansible finds what a project requires: in its own container or pod, and in the child's own
-/// directory. What it would search without them comes last.
-pub fn search_paths(private_data_dir: &str) -> [(&'static str, String); 2] {
-    let path = |name: &str, usual: &str| format!("/runner/{name}:{private_data_dir}/{name}:{usual}");
+/// directory, which only the runner knows: it says where in it the artifacts of the run are. What ansible would search
+/// without them comes last.
+pub fn search_paths() -> [(&'static str, String); 2] {
+    let path =
+        |name: &str, usual: &str| format!("/runner/{name}:$AWX_ISOLATED_DATA_DIR/../../{name}:{usual}");
     [
         (
             "ANSIBLE_ROLES_PATH",

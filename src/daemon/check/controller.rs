@@ -1,14 +1,19 @@
 //! What `meshd check` says about a controller: its store, its credentials, its runner, and what its settings allow
 //! others. The store may be in use, and nothing in it is changed.
 
+use std::path::Path;
+
 use super::super::controller::store_of;
 use super::Findings;
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
 use crate::controller::options::{ControllerOptions, Discovery, NodeType, OwnRunner};
 use crate::controller::store::{Error, StoreFinding, inspect};
+use crate::work::run_dir::is_open_to_others;
 
 const WHAT: &str = "work-controller";
+/// Where children make their directories unless somebody says otherwise.
+const DEFAULT_RUN_DIR: &str = "/tmp";
 
 impl Findings {
     pub(super) fn controller(&mut self, config: &Config) {
@@ -17,6 +22,7 @@ impl Findings {
         self.credentials(controller);
         self.runner(controller);
         self.peer_keys(config, controller);
+        self.run_dir(&controller.run_dir);
         if !controller.verify_signature {
             self.warn(format!(
                 "verifysignature is false: every node of the mesh may submit jobs here; {ADVICE}"
@@ -75,6 +81,17 @@ impl Findings {
                 "this node's own jobs run as the daemon's user, beside its keys and credentials: give them another one by \
                  `user` of `runnerlimits`, unless jobs sync projects, which need this one",
             );
+        }
+    }
+
+    /// The default is no mistake where all nodes make private directories themselves.
+    fn run_dir(&mut self, run_dir: &Path) {
+        if run_dir != Path::new(DEFAULT_RUN_DIR) && is_open_to_others(run_dir) {
+            self.warn(format!(
+                "rundir {}: others can write there, and on receptor's nodes and older ones they could take over jobs: \
+                 name a directory that belongs to the user of the jobs alone",
+                run_dir.display()
+            ));
         }
     }
 

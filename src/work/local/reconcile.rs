@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Local;
+use crate::work::limits::Limits;
 use crate::work::runner::identity::Identity;
 use crate::work::runner::{Killed, kill_leftovers};
 use crate::work::status::{Extra, Status};
@@ -21,6 +22,20 @@ impl Local {
     /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more. Says no if a
     /// runner has the unit after all.
     pub(crate) async fn reconcile(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
+        let is_over = self.show_end(entry, runner).await;
+        if is_over {
+            let (run_dirs, unit) = (self.run_dirs.clone(), entry.clone());
+            let clear = move || {
+                run_dirs.unit_ended(unit.id.as_str());
+                // Its runner may have been killed, or the payload have come back with a crash.
+                unit.dir.remove_payload();
+            };
+            self.units.store().blocking(clear).await;
+        }
+        is_over
+    }
+
+    async fn show_end(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
         let mut writer = entry.writer(self.units.store()).await;
         if writer.status().life.state.is_final() {
             return true;
@@ -78,8 +93,8 @@ impl Local {
     async fn remains(&self, entry: &Entry, runner: Option<Identity>) -> Remains {
         loop {
             let (dir, runner) = (entry.dir.clone(), runner.clone());
-            let user = self.user_of(&entry.status().work_type);
-            let find = move || Remains::find(&dir, runner.as_ref(), user.as_deref());
+            let limits = self.limits_of(&entry.status().work_type);
+            let find = move || Remains::find(&dir, runner.as_ref(), limits.as_ref());
             match self.units.store().blocking(find).await {
                 Ok(found) => return found,
                 Err(error) => {
@@ -113,7 +128,7 @@ impl Remains {
     ///
     /// # Errors
     /// When that cannot be known for now.
-    fn find(dir: &UnitDir, runner: Option<&Identity>, user: Option<&str>) -> io::Result<Self> {
+    fn find(dir: &UnitDir, runner: Option<&Identity>, limits: Option<&Limits>) -> io::Result<Self> {
         if let Some(end) = exit_record_of(dir, runner)? {
             return Ok(Self::ExitRecord(end));
         }
@@ -124,7 +139,7 @@ impl Remains {
         }
         let cancelled = dir.is_marked_cancelled();
         let killed = match runner {
-            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir, user),
+            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir, limits),
             Some(_) | None => Killed::default(),
         };
         Ok(Self::None(Found { cancelled, killed, stdout_size: dir.stdout_size() }))

@@ -117,7 +117,7 @@ impl Local {
         };
         writer.apply(Event::PayloadComplete, Durability::Volatile).await;
         entry.forget_unsaved();
-        let job = self.job(entry, &kind);
+        let job = self.job(entry, &kind, &status);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
                 let mut status = status.as_ref().clone();
@@ -151,13 +151,18 @@ impl Local {
         self.types.load().get(RUNNER).filter(|_| is_own).cloned()
     }
 
-    fn job(&self, entry: &Entry, kind: &CommandType) -> Job {
+    fn job(&self, entry: &Entry, kind: &CommandType, status: &Status) -> Job {
+        let params = match &status.extra {
+            Extra::Command(extra) => extra.params.as_str(),
+            Extra::None | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_) => "",
+        };
         Job {
             dir: entry.dir.path().to_owned(),
             command: kind.command.clone(),
             plugin: kind.plugin.clone(),
             grace_ms: u64::try_from(self.grace_of(&kind.name).as_millis()).unwrap_or(u64::MAX),
             limits: kind.limits.clone(),
+            run_dir: Some(self.run_dirs.of(entry.id.as_str(), params)),
             cgroup: self.cgroup_for(entry, kind),
         }
     }

@@ -128,6 +128,7 @@ impl Registry {
         let verifier = Arc::new(verifier.into());
         let this = Self { units, local, remotes, pods, jobs, reserve, verifier };
         this.resume_all().await?;
+        this.local.discard_old_run_dirs().await;
         this.local.start_retention();
         this.pods.sweep();
         this.keep_reserve();

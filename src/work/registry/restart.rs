@@ -136,6 +136,10 @@ impl Registry {
                 damaged(&error, &dir)
             }
         };
+        if status.life.state.is_final() && status.extra == Extra::None {
+            // It may have come back with a power loss.
+            dir.remove_payload();
+        }
         Some(Entry::new(id.clone(), dir, status))
     }
 }

@@ -41,7 +41,7 @@ impl Remotes {
     ) -> Result<Option<RemoteExtra>, StepError> {
         match peer {
             // They keep to the chosen ID, or answered before anything was written down.
-            Peer::Current | Peer::Earlier => return Ok(None),
+            Peer::Current | Peer::Repeating | Peer::Earlier => return Ok(None),
             Peer::Receptor => {}
         }
         if *remote.remote_unit_id != *entry.id.as_str() {

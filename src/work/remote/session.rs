@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -11,6 +13,7 @@ use crate::rpc::request::{CHOSEN_ID, SubmitRequest};
 use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode, ErrorLine};
 use crate::stream::Peer;
 use crate::wire::{NodeId, ServiceName};
+use crate::work::run_dir;
 use crate::work::status::RemoteExtra;
 use crate::work::{DialFailure, Dialed, Dialer, UnitId};
 
@@ -118,13 +121,43 @@ impl ControlSession {
     }
 }
 
+/// The parameters of a unit as its node gets them. One that makes no private directories would take what stands for one
+/// literally, and gets the directory that the submission names for that case.
+pub(super) fn params_for(remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
+    let mut params = remote.remote_params.to_map();
+    let Some(fallback) = params.remove(run_dir::FALLBACK) else { return params };
+    if !peer.makes_run_dirs() {
+        for value in params.values_mut().filter(|value| run_dir::is_asked_for(value)) {
+            *value = run_dir::fill_in(value, &fallback);
+            warn_if_open(&remote.remote_node, &fallback);
+        }
+    }
+    params
+}
+
+/// Says once that jobs may be exposed on nodes that leave it to them to make their directories.
+fn warn_if_open(node: &str, directory: &str) {
+    static WARNED: Once = Once::new();
+    if run_dir::is_open_to_others(Path::new(directory)) {
+        WARNED.call_once(|| {
+            tracing::warn!(
+                node,
+                directory,
+                "nodes like this one make no private directories, and every local user there who may write to this one \
+                 can take over the secrets and the rights of a job: set rundir to a directory that belongs to the user \
+                 of their jobs alone"
+            );
+        });
+    }
+}
+
 /// The request that submits the unit to its node, under the ID that was chosen for it, if one was.
 pub(super) fn submission(
     remote: &RemoteExtra,
+    mut params: BTreeMap<String, String>,
     id: Option<&UnitId>,
     signature: Option<String>,
 ) -> SubmitRequest {
-    let mut params: BTreeMap<String, String> = remote.remote_params.to_map();
     // No parameter can pass for a signature, or for the unit's ID.
     params.remove("signature");
     params.remove(CHOSEN_ID);
@@ -158,7 +191,12 @@ mod tests {
             ..RemoteExtra::default()
         };
         let line = |id| {
-            let request = Request::Work(WorkRequest::Submit(submission(&remote, id, None)));
+            let request = Request::Work(WorkRequest::Submit(submission(
+                &remote,
+                params_for(&remote, Peer::Current),
+                id,
+                None,
+            )));
             serde_json::from_str::<BTreeMap<String, String>>(&request.to_line()).unwrap()
         };
         let id = UnitId::chosen("n1abcd1234").unwrap();
@@ -167,5 +205,25 @@ mod tests {
         assert_eq!((line["command"].as_str(), line["params"].as_str()), ("work", "x"));
         assert_eq!((line["node"].as_str(), line["worktype"].as_str()), ("n2", "echo"));
         assert!(!line.contains_key(CHOSEN_ID));
+    }
+
+    #[test]
+    fn only_a_node_that_makes_private_directories_is_asked_for_one() {
+        let params = |given: &[(&str, &str)], peer| {
+            let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let remote = RemoteExtra {
+                remote_params: given.collect::<BTreeMap<_, _>>().into(),
+                ..RemoteExtra::default()
+            };
+            params_for(&remote, peer).into_iter().collect::<Vec<_>>()
+        };
+        let one = |value: &str| vec![("params".to_owned(), value.to_owned())];
+        let (asked, fallback) = ("--private-data-dir=${MESHD_RUN_DIR}/a --delete", ("rundir", "/srv/run"));
+        let child = [("params", asked), fallback];
+        assert_eq!(params(&child, Peer::Current), one(asked));
+        for peer in [Peer::Repeating, Peer::Earlier, Peer::Receptor] {
+            assert_eq!(params(&child, peer), one("--private-data-dir=/srv/run/a --delete"), "{peer:?}");
+            assert_eq!(params(&[("params", asked)], peer), one(asked), "nothing is known to put there");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! One thing done on another node: submitting a unit there, following it, cancelling or releasing it. Every step
 //! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::Remotes;
 use super::driver;
 use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
-use super::session::{ControlSession, LIMITS, StepError, submission};
+use super::session::{ControlSession, LIMITS, StepError, params_for, submission};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::{Follow, Request, SubmitRequest, WorkRequest};
 use crate::rpc::{CallError, ErrorCode, UnitReport};
@@ -44,7 +45,7 @@ impl Remotes {
         let chosen = chosen_id(&entry.id, session.peer);
         let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
         // Our kind takes a submission that is repeated for the same unit. Others refuse it, or make a second unit.
-        let repeats = session.peer == Peer::Current && chosen.is_some_and(is_known);
+        let repeats = session.peer.repeats() && chosen.is_some_and(is_known);
         if !remote.remote_unit_id.is_empty()
             && !repeats
             && self.is_there(entry, &remote, &mut session).await?
@@ -57,7 +58,9 @@ impl Remotes {
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
-        let request = submission(&remote, chosen, self.sign_submission(&remote, chosen, payload)?);
+        let params = params_for(&remote, session.peer);
+        let signature = self.sign_submission(&remote, &params, chosen, payload)?;
+        let request = submission(&remote, params, chosen, signature);
         let try_it = Try { attempt, is_first: fresh.is_some() };
         let (remotes, unit) = (self.clone(), entry.clone());
         link.set_half_there(true);
@@ -185,6 +188,7 @@ impl Remotes {
     fn sign_submission(
         &self,
         remote: &RemoteExtra,
+        params: &BTreeMap<String, String>,
         id: Option<&UnitId>,
         payload: Option<PayloadHash>,
     ) -> Result<Option<String>, StepError> {
@@ -193,7 +197,7 @@ impl Remotes {
             &Subject {
                 verb: Verb::Submit,
                 work_type: Some(&remote.remote_work_type),
-                params: Some(&remote.remote_params.to_map()),
+                params: Some(params),
                 payload,
                 unit: None,
                 chosen_id: id.map(UnitId::as_str),
@@ -485,7 +489,7 @@ fn exit_code_in(detail: &str) -> Option<i32> {
 /// The ID under which a unit is submitted to a node: its own here, where the node is known, or may be one, to take it.
 fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
     match peer {
-        Peer::Current | Peer::Receptor => Some(id).filter(|id| id.is_choosable()),
+        Peer::Current | Peer::Repeating | Peer::Receptor => Some(id).filter(|id| id.is_choosable()),
         // It would take it for a parameter.
         Peer::Earlier => None,
     }

@@ -69,7 +69,7 @@ impl Containers {
 }
 
 /// Runs a command of an engine to its end, or kills it.
-pub(super) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
+pub(crate) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = fork::prepare(command, rights.cloned(), None).spawn() else { return false };
     let deadline = Instant::now() + LIMIT;
@@ -84,6 +84,11 @@ pub(super) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
             }
         }
     }
+}
+
+/// The directory with a login that a command line names.
+pub(crate) fn login_of(words: &[OsString]) -> Option<PathBuf> {
+    parse(words)?.2
 }
 
 /// The engine, the container and the directory with its login that a command line names.
@@ -115,7 +120,7 @@ fn is_login(path: &Path) -> bool {
 }
 
 /// Removes a directory with a login, if it is that user's.
-fn remove_login(path: &Path, user: rustix::process::Uid) -> rustix::io::Result<()> {
+pub(crate) fn remove_login(path: &Path, user: rustix::process::Uid) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory: OwnedFd = rustix::fs::open(path, flags, Mode::empty())?;
     if rustix::fs::fstat(&directory)?.st_uid != user.as_raw() {

@@ -16,12 +16,14 @@ use super::fork::leave;
 use super::identity::Identity;
 use super::kill::signal_tree;
 use super::output::Pump;
+use super::payload::Payload;
 use super::processes;
 use super::spawner::reply;
 use super::start::{Rights, Running, start};
 use super::{Job, Outcome, Reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
+use crate::work::run_dir::{self, RunDirs};
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::store::{Durability, UnitDir};
 use crate::work::unit::{Event, State};
@@ -47,6 +49,8 @@ const KILLED: &str = "signal: killed";
 const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the system's log";
 /// Exit statuses of a shell whose last command was ended by a signal: 128 and its number.
 const SIGNALLED: std::ops::RangeInclusive<i32> = 129..=159;
+/// How long the end of a unit waits for the removal of what it has put into its private directory.
+const REMOVAL: Duration = Duration::from_secs(3);
 /// Between looks where signals cannot be waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -77,6 +81,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
             follow(job, &dir, status, running, spawner);
         }
         Err((status, cause)) => {
+            remove_run_dir(job);
             if let Some(mut status) = status {
                 status.life.apply(&Event::StartFailed(cause.clone()));
                 status.extra = Extra::None;
@@ -111,39 +116,9 @@ fn number(pid: Pid) -> u32 {
 
 /// Waits for the command's end and writes it down.
 fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawner: Pid) {
-    let Running { pid, stdout, group, pump } = running;
+    let Running { pid, stdout, group, payload, pump } = running;
     let mut wakeups = Wakeups { signals: own_signals(), pump };
-    let mut ended = reap(pid);
-    let mut killed = None;
-    let begun = Instant::now();
-    let deadline = job.limits.timeout.map(|limit| begun + limit);
-    // A plugin writes for itself.
-    let mut unwritten = (job.plugin.is_none()).then(|| begun + SHORT);
-    while ended.is_none() {
-        let next = [deadline, unwritten].into_iter().flatten().min();
-        let asked = wakeups.wait(next.map(|next| next.saturating_duration_since(Instant::now())));
-        ended = reap(pid);
-        if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
-            unwritten = None;
-            // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
-            let _ = dir.write_status(&status, Durability::Deferred);
-        }
-        let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let cause = match (asked, wakeups.must_end()) {
-            (true, _) => Some(asked_to_end(dir)),
-            // Its end says what it wrote.
-            (false, true) => Some("Killed".to_owned()),
-            (false, false) if late => job
-                .limits
-                .timeout
-                .map(|limit| format!("Killed: it ran longer than {} (timeout)", duration::print(limit))),
-            (false, false) => None,
-        };
-        if let Some(cause) = cause.filter(|_| ended.is_none()) {
-            killed = Some(cause);
-            break;
-        }
-    }
+    let (mut ended, killed) = wait_for_end(job, dir, &status, pid, payload, &mut wakeups);
     let left = match (&killed, ended) {
         (None, Some(end)) if !was_killed(end) => None,
         (Some(_) | None, _) => end_tree(job, pid, &mut ended, group.as_ref(), &mut wakeups),
@@ -164,6 +139,8 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
         None => detail,
     };
     note_survivors(dir, pid);
+    remove_run_dir(job);
+    dir.remove_payload();
     let size = stdout.metadata().map_or(0, |m| m.len());
     status.life.apply(&Event::Reported(state, detail, size));
     // Of a plugin the process is not the job.
@@ -188,6 +165,51 @@ fn asked_to_end(dir: &UnitDir) -> String {
     }
 }
 
+/// Waits until the command has ended, or is to be ended, and says why then.
+fn wait_for_end(
+    job: &Job,
+    dir: &UnitDir,
+    status: &Status,
+    command: Pid,
+    mut payload: Option<Payload>,
+    wakeups: &mut Wakeups,
+) -> (Option<WaitStatus>, Option<String>) {
+    let begun = Instant::now();
+    let deadline = job.limits.timeout.map(|limit| begun + limit);
+    // A plugin writes for itself.
+    let mut unwritten = (job.plugin.is_none()).then(|| begun + SHORT);
+    let mut ended = reap(command);
+    while ended.is_none() {
+        let unread = payload.as_ref().map(Payload::next);
+        let next = [deadline, unwritten, unread].into_iter().flatten().min();
+        let asked = wakeups.wait(next.map(|next| next.saturating_duration_since(Instant::now())));
+        ended = reap(command);
+        if payload.as_mut().is_some_and(|payload| payload.remove_if_read(dir, Instant::now())) {
+            payload = None;
+        }
+        if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
+            unwritten = None;
+            // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
+            let _ = dir.write_status(status, Durability::Deferred);
+        }
+        let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let cause = match (asked, wakeups.must_end()) {
+            (true, _) => Some(asked_to_end(dir)),
+            // Its end says what it wrote.
+            (false, true) => Some("Killed".to_owned()),
+            (false, false) if late => job
+                .limits
+                .timeout
+                .map(|limit| format!("Killed: it ran longer than {} (timeout)", duration::print(limit))),
+            (false, false) => None,
+        };
+        if cause.is_some() && ended.is_none() {
+            return (None, cause);
+        }
+    }
+    (ended, None)
+}
+
 /// Adds what the kernel did because of the unit's limits, and removes its control group unless something of it goes on.
 fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, String) {
     let why = group.explain(&job.limits).filter(|_| state != State::Canceled);
@@ -198,6 +220,13 @@ fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, S
     match why {
         Some(why) => (state, format!("{detail} ({why})")),
         None => (state, name_the_unknown(detail)),
+    }
+}
+
+/// Removes the private directory, unless it is kept. What takes longer is the daemon's to remove.
+fn remove_run_dir(job: &Job) {
+    if let Some(path) = job.run_dir.as_ref().filter(|path| !RunDirs::is_kept(path)) {
+        let _ = run_dir::remove(path, Instant::now() + REMOVAL);
     }
 }
 

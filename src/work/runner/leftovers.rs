@@ -16,6 +16,7 @@ use super::kill::signal_one;
 use super::processes::{self, Process};
 use super::start::Rights;
 use crate::work::cgroup::Cgroup;
+use crate::work::limits::Limits;
 use crate::work::store::UnitDir;
 
 /// The variable that names the unit's directory to whatever the unit starts.
@@ -34,8 +35,9 @@ pub(crate) struct Killed {
     pub(crate) left: Option<String>,
 }
 
-/// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks.
-pub(crate) fn kill_leftovers(dir: &UnitDir, user: Option<&str>) -> Killed {
+/// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks. Without
+/// the limits of its type nobody knows its user, and containers stay.
+pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
     let deadline = Instant::now() + LIMIT;
     let mut killed = BTreeSet::new();
     let containers = Containers::of(&leftovers(dir));
@@ -55,8 +57,9 @@ pub(crate) fn kill_leftovers(dir: &UnitDir, user: Option<&str>) -> Killed {
         }
         std::thread::sleep(LOOK);
     };
-    // A user that is unknown by now has no rights that could be taken.
-    if let Ok(rights) = user.map(Rights::of).transpose() {
+    if let Some(limits) = limits
+        && let Ok(rights) = limits.user.as_deref().map(Rights::of).transpose()
+    {
         containers.remove(rights.as_ref());
     }
     Killed { count: killed.len(), left }

@@ -11,11 +11,13 @@ mod job;
 mod kill;
 mod leftovers;
 mod output;
+mod payload;
 mod processes;
 mod spawner;
 mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
+pub(crate) use containers::{login_of, remove_login, run as run_bounded};
 pub(crate) use leftovers::{Killed, kill_leftovers, kill_survivors};
 
 use std::path::PathBuf;
@@ -67,6 +69,9 @@ pub(crate) struct Job {
     /// Those that concern one unit.
     #[serde(default)]
     pub(crate) limits: Limits,
+    /// The private directory that it shall have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run_dir: Option<PathBuf>,
     /// The control group that it shall have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cgroup: Option<PathBuf>,

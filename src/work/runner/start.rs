@@ -12,10 +12,12 @@ use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::Pid;
 
 use super::output::Pump;
+use super::payload::Payload;
 use super::{Job, fork, leftovers};
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
 use crate::work::limits::{OutputBound, WhenFull};
+use crate::work::run_dir;
 use crate::work::store::UnitDir;
 
 /// A command that runs.
@@ -25,13 +27,15 @@ pub(super) struct Running {
     pub(super) stdout: File,
     /// Its control group, if it has one.
     pub(super) group: Option<Cgroup>,
+    /// What of its payload is still to be removed. A plugin finds it by its path, at any time.
+    pub(super) payload: Option<Payload>,
     /// What moves the output there, when the command does not write there itself.
     pub(super) pump: Option<Pump>,
 }
 
 /// Rights that a command gets in place of the runner's.
 #[derive(Debug, Clone)]
-pub(super) struct Rights {
+pub(crate) struct Rights {
     pub(super) user: Uid,
     pub(super) group: Gid,
     pub(super) groups: Vec<Gid>,
@@ -48,6 +52,10 @@ pub(super) fn start(
         dir.open(name, options).map_err(|e| format!("cannot open the unit's {name}: {e}"))
     };
     let stdin = open("stdin", OpenOptions::new().read(true))?;
+    let payload = match job.plugin {
+        Some(_) => None,
+        None => Payload::new(&stdin).map_err(|e| format!("cannot look at the unit's stdin: {e}"))?,
+    };
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
     let mut command = Command::new(&job.command);
     command.args(arguments(job, dir, params)?).stdin(stdin).process_group(0);
@@ -60,15 +68,22 @@ pub(super) fn start(
     let child = fork::prepare(&mut command, rights, door).spawn().map_err(|e| start_error(job, &e))?;
     let pid =
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
-    Ok(Running { pid, stdout, group, pump })
+    Ok(Running { pid, stdout, group, payload, pump })
 }
 
 fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, String> {
+    let run_dir = job.run_dir.as_ref().map(|path| path.display().to_string());
+    let fill_in = |text: &str| match &run_dir {
+        Some(run_dir) => run_dir::fill_in(text, run_dir),
+        None => text.to_owned(),
+    };
     let Some(plugin) = &job.plugin else {
-        return command::split(params).map_err(|e| e.to_string());
+        // Afterwards, so that no path can make more words.
+        let words = command::split(params).map_err(|e| e.to_string())?;
+        return Ok(words.iter().map(|word| fill_in(word)).collect());
     };
     let mut config = plugin.config.clone();
-    config.insert("params".into(), params.into());
+    config.insert("params".into(), fill_in(params).into());
     let function = format!("{}:{}", plugin.plugin, plugin.function);
     Ok(vec![function, dir.path().display().to_string(), serde_json::Value::Object(config).to_string()])
 }
@@ -117,6 +132,15 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         None => None,
     };
     command.envs(&limits.env).env(leftovers::MARK, dir.path());
+    if let Some(path) = &job.run_dir {
+        let owner = rights.as_ref().map(|rights| {
+            let Rights { user, group, groups: _ } = rights;
+            (rustix::fs::Uid::from_raw(user.as_raw()), rustix::fs::Gid::from_raw(group.as_raw()))
+        });
+        run_dir::make(path, owner)
+            .map_err(|e| format!("cannot make the unit's private directory {}: {e}", path.display()))?;
+        command.env(run_dir::VARIABLE, path);
+    }
     Ok(rights)
 }
 

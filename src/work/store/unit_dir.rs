@@ -167,6 +167,14 @@ impl UnitDir {
         fs::metadata(self.file("stdin")).map_or(0, |m| m.len())
     }
 
+    /// Removes the payload of a command that has read it, or has ended. After a power loss it may be back.
+    pub(crate) fn remove_payload(&self) {
+        if self.payload_size() > 0 {
+            // One that stays goes with the unit.
+            let _ = fs::remove_file(self.file("stdin"));
+        }
+    }
+
     /// Opens `stdout` for adding at its end.
     pub(crate) fn append_stdout(&self) -> io::Result<File> {
         self.append("stdout")

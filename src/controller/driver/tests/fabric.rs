@@ -196,6 +196,7 @@ impl Fabric {
             node: node.into(),
             work_type: "ansible-runner".into(),
             params: String::new(),
+            run_dir: None,
             signed: false,
             tls: None,
             ttl: None,

@@ -14,7 +14,10 @@ use crate::work::store::unit_dir::{MOST, QUEUED};
 use crate::work::store::{Durability, TRASH};
 
 /// The files of a unit that records may be about, besides its status.
-const FILES: [&str; 3] = ["stdin", "stdout", QUEUED];
+const FILES: [&str; 3] = [PAYLOAD, "stdout", QUEUED];
+const PAYLOAD: &str = "stdin";
+/// What a runner makes of its own in a unit's directory.
+const CLAIM: &str = "runner";
 
 /// What the records say about one unit, all in all.
 #[derive(Default)]
@@ -169,11 +172,13 @@ fn restore<D: Disk>(
         }
         (..) => return Ok(()),
     }
-    for (&file, &bytes) in &recorded.files {
+    // A runner has removed the payload once it was read, and nobody reads it again.
+    let is_read = disk.read(&unit.join(CLAIM), 0).is_ok() && disk.read(&unit.join(PAYLOAD), 0).is_err();
+    for (&file, &bytes) in recorded.files.iter().filter(|(file, _)| !(is_read && **file == PAYLOAD)) {
         write_over(disk, &unit.join(file), bytes)?;
     }
-    if recorded.made.is_some() && disk.read(&unit.join("stdin"), 0).is_err() {
-        write_file(disk, &unit.join("stdin"), b"")?;
+    if recorded.made.is_some() && disk.read(&unit.join(PAYLOAD), 0).is_err() {
+        write_file(disk, &unit.join(PAYLOAD), b"")?;
     }
     let Some(line) = recorded.status.or(recorded.made) else { return Ok(()) };
     let path = unit.join("status");

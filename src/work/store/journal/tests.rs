@@ -91,6 +91,28 @@ fn after_a_power_loss_units_are_where_the_journal_says() {
 }
 
 #[test]
+fn a_payload_that_was_read_does_not_come_back() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let [read, unread, lost] = ["read0000", "unread00", "lost0000"].map(|name| UnitDir::at(&root.join(name)));
+    let journal = open(root);
+    for unit in [&read, &unread, &lost] {
+        commit(&journal, unit, Change::Make(line(0))).unwrap();
+        commit(&journal, unit, Change::File("stdin", b"secret".to_vec())).unwrap();
+    }
+    drop(journal);
+    // A runner removes it once it was read. Without a runner it was not there yet when the power went.
+    for unit in [&read, &unread] {
+        fs::write(unit.file("runner"), "{}").unwrap();
+    }
+    for unit in [&read, &lost] {
+        fs::remove_file(unit.file("stdin")).unwrap();
+    }
+    drop(open(root));
+    assert_eq!([&read, &unread, &lost].map(|unit| contents(unit, "stdin")), ["", "secret", "secret"]);
+}
+
+#[test]
 fn a_daemon_that_starts_again_leaves_the_files_alone_and_lets_the_logs_settle() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();

@@ -1,0 +1,73 @@
+//! The logins for registries that ansible-runner has written down outside of a private directory: a runner that is killed
+//! leaves them. What it was about to start stands in its artifacts, and names the place. Trusts nothing that it reads
+//! there: only what belongs to the directory's own user is removed.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, Uid};
+
+use crate::work::runner::{login_of, remove_login};
+
+/// Directories that are looked at, of each level; more are no runner's.
+const MOST: usize = 16;
+/// Most bytes that are read of a file: it has the whole environment of a playbook.
+const LONGEST: u64 = 1 << 20;
+
+/// Removes the logins of the runs in a private directory. Blocks.
+pub(super) fn remove_logins(run_dir: &Path) {
+    let Ok(owner) = fs::symlink_metadata(run_dir).map(|found| Uid::from_raw(found.uid())) else { return };
+    let runs = inside(run_dir).into_iter().flat_map(|private| inside(&private.join("artifacts")));
+    for words in runs.filter_map(|run| command(&run.join("command"))) {
+        if let Some(login) = login_of(&words) {
+            // Without it there is nothing to remove.
+            let _ = remove_login(&login, owner);
+        }
+    }
+}
+
+fn inside(path: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(path).into_iter().flatten().flatten();
+    found.take(MOST).map(|entry| entry.path()).collect()
+}
+
+/// The command that a runner has noted.
+fn command(path: &Path) -> Option<Vec<OsString>> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(i32::try_from(flags).ok()?).open(path).ok()?;
+    let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= LONGEST)?;
+    let mut text = Vec::with_capacity(usize::try_from(found.len()).ok()?);
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    let noted: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    noted.get("command")?.as_array()?.iter().map(|word| Some(word.as_str()?.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_login_of_a_run_is_found_by_its_artifacts() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run/meshd_c1/artifacts/7");
+        fs::create_dir_all(&run).unwrap();
+        let login = temp.path().join("ansible_runner_registry_7_x");
+        fs::create_dir(&login).unwrap();
+        fs::write(login.join("auth.json"), "secret").unwrap();
+        let auth = format!("--authfile={}/auth.json", login.display());
+        let noted = serde_json::json!({
+            "command": ["podman", "run", "--rm", auth, "--name", "ansible_runner_7", "image"],
+            "cwd": "/runner",
+            "env": {},
+        });
+        fs::write(run.join("command"), "{").unwrap();
+        remove_logins(&temp.path().join("run"));
+        assert!(login.exists());
+        fs::write(run.join("command"), noted.to_string()).unwrap();
+        remove_logins(&temp.path().join("run"));
+        assert!(!login.exists());
+    }
+}
