@@ -4,7 +4,7 @@
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
 //! `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
-//! and `control`, `controller` above `work`. `config` stands above the rooms, of which it names only the options, and
+//! and `control`, `controller` above `work`, `confine` beside it. `config` stands above the rooms, of which it names only the options, and
 //! `daemon` reads it. tests/rooms.rs lists and checks every arrow.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
@@ -17,6 +17,7 @@
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
+//! - `confine` owns what a command that handles foreign content may do on this machine.
 //! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are
 //!   jobs, and each attempt of a job is a unit of another node.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
@@ -37,6 +38,7 @@
 pub mod backend;
 pub(crate) mod cli;
 pub mod config;
+pub(crate) mod confine;
 pub(crate) mod control;
 pub mod controller;
 pub(crate) mod daemon;

@@ -8,11 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::{cli, config, daemon, work};
+use crate::{cli, config, confine, daemon, work};
 
 /// Runs the program to its end, as its name and its arguments say.
 pub fn main() -> ExitCode {
-    // Before any thread exists: this may be a process that only runs jobs.
+    // Before any thread exists: this may be a process that only runs jobs, or becomes another program.
+    confine::main_if_asked();
     work::runner::main_if_asked();
     let args: Vec<OsString> = env::args_os().collect();
     if args.get(1).is_some_and(|first| first == cli::DAEMON_ARGUMENT) {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("wire", &[]),
     ("duration", &[]),
     ("os", &[]),
@@ -19,7 +19,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("rpc", &["duration", "os", "tls", "wire"]),
     ("work", &["duration", "os", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
-    ("controller", &["duration", "mesh", "os", "rpc", "wire", "work"]),
+    ("confine", &["backend"]),
+    ("controller", &["confine", "duration", "mesh", "os", "rpc", "wire", "work"]),
     ("telemetry", &[]),
     ("config", &["controller", "duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
     (
@@ -27,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
         &[
             "backend",
             "config",
+            "confine",
             "control",
             "controller",
             "mesh",

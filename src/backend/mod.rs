@@ -35,6 +35,7 @@ pub use redial::Redial;
 pub use session::{Direction, Reader, Session, SessionInfo, Writer};
 pub use tcp::{DIAL_LIMIT, TcpDialOptions, TcpListenOptions};
 pub use udp::{UdpDialOptions, UdpListenOptions};
+pub(crate) use websocket::tunnel;
 pub use websocket::{Proxy, WsDialOptions, WsListenOptions};
 
 /// An address to listen on.

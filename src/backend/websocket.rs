@@ -19,6 +19,7 @@ use tracing::debug;
 
 pub(super) use self::half::{WsReader, WsWriter};
 pub use self::proxy::Proxy;
+pub(crate) use self::proxy::tunnel;
 use self::upgrade::Refused;
 use super::listener::{self, Accepted, Listener, REBIND_LIMIT, accept_tcp};
 use super::tcp::join;

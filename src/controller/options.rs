@@ -35,7 +35,11 @@ pub struct ControllerOptions {
     pub credentials: Option<PathBuf>,
     /// What runs children on this node itself.
     pub runner: OwnRunner,
-    /// The work types of the others.
+    /// What syncs of projects may read beside the system's programs.
+    pub sync_read: Vec<PathBuf>,
+    /// Hosts that they may reach; without any, all but this machine.
+    pub project_hosts: Vec<String>,
+    /// The work types of children elsewhere.
     pub child_types: ChildTypes,
     /// Where children make their directories.
     pub run_dir: PathBuf,

@@ -12,6 +12,7 @@ use crate::config::directives::links::WebSocketPeer;
 use crate::config::directives::services::RemoteNode;
 use crate::config::directives::work::{WorkSigning, WorkVerification};
 use crate::config::{Config, HostPort, Link};
+use crate::confine;
 use crate::controller::options::OwnRunner;
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
@@ -24,7 +25,7 @@ use crate::wire::{NameHash, NodeId, ServiceName};
 use crate::work::kubernetes;
 use crate::work::kubernetes::options::KubernetesType;
 use crate::work::signing::{KeyError, Signer, Verifier};
-use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing};
+use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing, SYNC};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -139,7 +140,7 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
     in_use.prepare(servers, config.tls_clients.iter().cloned(), &config.node.id).map(Arc::new)
 }
 
-/// All work types of the configuration, and the one of a controller's own runner.
+/// All work types of the configuration, and those of a controller's own runner.
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
     let kubernetes = config.work_kubernetes.iter().map(pods);
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
@@ -147,7 +148,19 @@ pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
         OwnRunner::Program(kind) => Some(CommandType::clone(kind)),
         OwnRunner::WorkType(_) => None,
     });
-    commands.chain(kubernetes).chain(own).collect()
+    commands.chain(kubernetes).chain(own).chain(syncs(config)).collect()
+}
+
+/// What runs the syncs of a controller's projects: the command of its other children on this node, confined.
+fn syncs(config: &Config) -> Option<CommandType> {
+    let kind = match &config.controller.as_ref()?.runner {
+        OwnRunner::Program(kind) => kind,
+        OwnRunner::WorkType(own) => config.work_commands.iter().find(|kind| kind.name == *own)?,
+    };
+    let command = shlex::try_quote(&kind.command).ok()?;
+    let params = format!("{} {command} {}", confine::ARGUMENT, kind.params);
+    let sync = CommandType::runner(confine::THIS_PROGRAM, params, kind.limits.clone());
+    Some(CommandType { name: SYNC.to_owned(), ..sync })
 }
 
 #[cfg(feature = "kubernetes")]

@@ -73,6 +73,9 @@ pub const PYTHON_WORKER: &str = "receptor-python-worker";
 /// The name in the status of units that a controller runs on its own node.
 pub const RUNNER: &str = "controller-runner";
 
+/// The name in the status of units that sync projects of a controller.
+pub const SYNC: &str = "controller-sync";
+
 impl CommandType {
     /// A type that runs a program, without arguments, bounds or signatures.
     pub fn new(name: impl Into<String>, command: impl Into<String>) -> Self {

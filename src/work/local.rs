@@ -25,7 +25,7 @@ use super::runner::{Killed, SpawnerHandle, kill_leftovers, kill_survivors};
 use super::status::{CommandExtra, Extra, REMOTE, Status};
 use super::unit::UnitId;
 use super::units::{Entry, Leftovers, Units};
-use super::{Caller, CommandType, OpenError, RUNNER, Reach, WorkError};
+use super::{Caller, CommandType, OpenError, RUNNER, Reach, SYNC, WorkError};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 use crate::wire::WorkCommand;
 
@@ -261,7 +261,8 @@ pub(crate) fn check_types(types: Vec<CommandType>) -> Result<(), OpenError> {
 fn type_table(work_types: Vec<CommandType>) -> Result<TypeTable, OpenError> {
     let mut types = TypeTable::new();
     for kind in work_types {
-        let is_reserved = kind.name == REMOTE || kind.name == RUNNER && kind.reach != Reach::Controller;
+        let is_inner = [RUNNER, SYNC].contains(&kind.name.as_str());
+        let is_reserved = kind.name == REMOTE || is_inner && kind.reach != Reach::Controller;
         if is_reserved || types.contains_key(&kind.name) {
             return Err(OpenError::DuplicateType(kind.name));
         }

@@ -39,7 +39,7 @@ pub mod unit;
 mod units;
 
 pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
-pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach};
+pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};
 pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, Submission};
 pub use results::ResultStream;

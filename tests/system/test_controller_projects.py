@@ -3,10 +3,15 @@
 import base64
 import contextlib
 import json
+import os
 import pathlib
+import pwd
+import shutil
 import signal
+import socket
 import subprocess
 import threading
+import warnings
 
 import pytest
 
@@ -89,7 +94,9 @@ def nodes(mesh, tmp_path, credentials):
     rundir = tmp_path / "run"
     rundir.mkdir()
     settings = {"discovery": "enabled", "heartbeat": "500ms", "ownerlostafter": "20s", "lostafter": "60s", "rundir": str(rundir), "poll": "1s"}
-    settings["credentials"] = str(credentials)
+    settings |= {"credentials": str(credentials), "projecthosts": ["127.0.0.1"]}
+    # What lies on the disk beside a project.
+    settings["syncread"] = [str(tmp_path / name) for name in ("library", "greeter", "evil", "needy")]
     mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
@@ -250,6 +257,47 @@ def test_a_cancel_ends_the_sync_as_well(nodes, repository, tmp_path):
     assert nodes["e1"].command("work list") == {}
 
 
+#: A callback plugin, which every playbook of a user loads that finds it in his home directory.
+EVIL = """
+import pathlib
+pathlib.Path({mark!r}).write_text("pwned")
+class CallbackModule:
+    pass
+"""
+
+
+def test_requirements_get_nowhere(nodes, repository, tmp_path):
+    control = nodes["control"]
+    mark = tmp_path / "pwned"
+    evil = Repository(tmp_path / "evil")
+    evil.write("evil.py", EVIL.format(mark=str(mark)))
+    evil.write("meta/main.yml", "galaxy_info: {author: a, description: d, license: MIT, min_ansible_version: '2.15'}\ndependencies: []\n")
+    evil.commit()
+    needy = Repository(tmp_path / "needy")
+    outside = "x/../../../../../home/.ansible/plugins/callback"
+    needy.write("meta/main.yml", f"dependencies: [{{src: 'git+{evil.url}', name: '{outside}'}}]\n")
+    needy.commit()
+    payload = transmit(tmp_path / "job")
+    for requirement in (
+        f"- {{name: '{outside}', src: 'git+{evil.url}'}}",
+        f"- {{name: needy, src: 'git+{needy.url}'}}",
+        f"- {{name: '..', src: 'git+{evil.url}'}}",
+        f"- 'git+{evil.url},,../../trees'",
+    ):
+        repository.write("roles/requirements.yml", requirement + "\n")
+        repository.commit()
+        _, number = submit(control, {"sync": {"url": repository.url}}, payload)
+        one = ended(control, number)
+        assert one["state"] == "failed" and "the name of a required role" in one["explanation"], (requirement, one)
+    # The name of a directory is what the address ends with; its own content harms its job alone.
+    repository.write("roles/requirements.yml", f"- {{src: 'git+{evil.url}'}}\n- {{name: greeter, src: 'git+file://{tmp_path}/greeter'}}\n")
+    repository.commit()
+    unit, number = submit(control, {"sync": {"url": repository.url}}, payload)
+    one = ended(control, number)
+    assert one["state"] == "successful", (one, said(control, unit))
+    assert not mark.exists() and list((control.datadir / "control" / ".controller" / "projects").glob("*/sync-*")) == []
+
+
 def test_trees_that_were_not_used_for_longest_go(mesh, nodes, repository, tmp_path):
     control = nodes["control"]
     payload = transmit(tmp_path / "job")
@@ -370,6 +418,75 @@ def test_a_sync_outlives_a_fault_of_the_network_and_asks_once_with_a_wrong_passw
     assert "unable to access" in ended(control, number)["explanation"]
     assert server.hang_ups == 97, "three tries"
     server.hang_ups = 0
+
+
+class SshServer:
+    """An ssh server for one key; its own key can be changed."""
+
+    def __init__(self, directory, program):
+        self.directory, self.program, self.port = directory, program, free_port()
+        directory.mkdir()
+        self.user = pwd.getpwuid(os.geteuid()).pw_name
+        self.make_key("login")
+        (directory / "authorized").write_text((directory / "login.pub").read_text())
+        lines = [f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {directory}/host", f"AuthorizedKeysFile {directory}/authorized"]
+        lines += ["StrictModes no", "PidFile none", "UsePAM no", "PasswordAuthentication no", "PermitRootLogin prohibit-password"]
+        (directory / "config").write_text("\n".join(lines) + "\n")
+        if os.geteuid() == 0:
+            pathlib.Path("/run/sshd").mkdir(exist_ok=True)
+
+    def make_key(self, name):
+        for path in (self.directory / name, self.directory / f"{name}.pub"):
+            path.unlink(missing_ok=True)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.directory / name)], check=True)
+
+    @contextlib.contextmanager
+    def running(self):
+        self.make_key("host")
+        with subprocess.Popen([self.program, "-D", "-e", "-f", str(self.directory / "config")], stderr=subprocess.DEVNULL) as process:
+            try:
+                until("the ssh server", lambda: self.answers())
+                yield (self.directory / "host.pub").read_text().split()[1]
+            finally:
+                process.terminate()
+
+    def answers(self):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as one:
+            return one.recv(4) == b"SSH-"
+
+
+def test_a_key_of_an_ssh_server_is_learnt_once_for_each_project(nodes, tmp_path, credentials):
+    program = shutil.which("sshd", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+    if program is None:
+        assert os.environ.get("CI") != "true"
+        warnings.warn("SKIPPED: there is no sshd", stacklevel=1)
+        return
+    control, server = nodes["control"], SshServer(tmp_path / "sshd", program)
+    site = Repository(tmp_path / "by-ssh")
+    site.write("site.yml", PLAYBOOK.format("over ssh"))
+    site.write("lib/word", "word")
+    site.commit()
+    base = f"ssh://{server.user}@127.0.0.1:{server.port}"
+    add_credential(credentials, "deploy", kind="scm", username=server.user, ssh_key=(server.directory / "login").read_text(), urls=[base])
+    header = {"sync": {"url": f"{base}{site.path}", "credential": "deploy"}}
+    payload = transmit(tmp_path / "job")
+    projects = control.datadir / "control" / ".controller" / "projects"
+    with server.running() as key:
+        unit, number = submit(control, header, payload)
+        one = ended(control, number)
+        assert one["state"] == "successful" and "over ssh word" in said(control, unit), (one, said(control, unit))
+        (known,) = projects.glob("*/known_hosts")
+        assert known.read_text() == f"[127.0.0.1]:{server.port} ssh-ed25519 {key}\n"
+    with server.running() as key:
+        _, number = submit(control, header, payload)
+        assert "Host key verification failed" in ended(control, number)["explanation"]
+        assert key not in known.read_text()
+        # What an operator wrote down counts for every project.
+        known.write_text("")
+        (projects / "known_hosts").write_text(f"[127.0.0.1]:{server.port} ssh-ed25519 {key}\n")
+        _, number = submit(control, header, payload)
+        assert ended(control, number)["state"] == "successful"
+        assert known.read_text() == ""
 
 
 class Watch:

@@ -68,7 +68,7 @@ impl Proxy {
     }
 
     /// `host:port`
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 }
@@ -78,7 +78,7 @@ fn is_this_host(host: &str) -> bool {
 }
 
 /// Asks the proxy at the other end of the connection for a tunnel to `target` (`host:port`).
-pub(super) async fn tunnel(mut stream: TcpStream, target: &str, proxy: &Proxy) -> io::Result<TcpStream> {
+pub(crate) async fn tunnel(mut stream: TcpStream, target: &str, proxy: &Proxy) -> io::Result<TcpStream> {
     let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n").into_bytes();
     if let Some(authorization) = &proxy.authorization {
         request.extend_from_slice(b"Proxy-Authorization: ");

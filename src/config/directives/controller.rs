@@ -34,6 +34,13 @@ directive! {
         runner: Own,
         /// work types of its other children
         child_types: Children,
+        /// files and directories that syncs may read
+        /// Beside the system's programs and Ansible itself, which are found: a sync sees nothing else of this machine.
+        sync_read "syncread": Vec<SyncPath>,
+        /// hosts that syncs may reach; all but this machine if not given
+        /// A name or an address, or an expression between slashes. Addresses of the loopback and of the link are
+        /// reached only if they themselves are named, or `localhost` for the loopback.
+        project_hosts "projecthosts": Vec<HostName>,
         /// where children make their directories on nodes that do not make them: receptor's, and ours from before that
         /// Whoever else may write there can take over jobs.
         run_dir "rundir": RunDirectory = "/tmp",
@@ -77,6 +84,8 @@ directive! {
         store_password_file,
         credentials,
         runner,
+        sync_read,
+        project_hosts,
         child_types,
         run_dir,
         require_tls: require_tls.unwrap_or(tls_client.is_some()),
@@ -198,6 +207,10 @@ grammar! {
     struct TypeName => String = Text parsed(super::work::work_type);
     /// A directory that is named in the command lines of children.
     struct RunDirectory => PathBuf = Text parsed(run_directory);
+    /// A host, or an expression for several.
+    struct HostName => String = Text parsed(host_name);
+    /// A file or directory of this machine.
+    struct SyncPath => PathBuf = Text parsed(absolute);
     /// Copies of a payload.
     struct Copies => u32 = Int number(1..=1, "this version keeps one copy of a payload");
     /// A number above zero.
@@ -215,6 +228,15 @@ fn run_directory(text: &str) -> Result<PathBuf, &'static str> {
         }
         false => Ok(text.into()),
     }
+}
+
+/// It is read again where it is used, by the process that stands between a sync and the network.
+fn host_name(text: &str) -> Result<String, String> {
+    firewall::pattern(text).map(|_| text.to_owned())
+}
+
+fn absolute(text: &str) -> Result<PathBuf, &'static str> {
+    if text.starts_with('/') { Ok(text.into()) } else { Err("it is no absolute path") }
 }
 
 fn interval(text: &str) -> Result<Duration, &'static str> {

@@ -46,6 +46,8 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
             "worker",
             Limits::default(),
         ))),
+        sync_read: Vec::new(),
+        project_hosts: Vec::new(),
         child_types: ChildTypes {
             runner: "ansible-runner".to_owned(),
             kube_runtime: "kubernetes-runtime-auth".to_owned(),
@@ -97,7 +99,8 @@ fn every_parameter_has_an_effect() {
             "requiretls" => "true",
             "verifysignature" => "false",
             "discovery" => "enabled",
-            "discovernodes" => "[e1, /x.*/]",
+            "discovernodes" | "projecthosts" => "[e1, /x.*/]",
+            "syncread" => "[/opt/x]",
             "onloss" => "fail",
             // One value only.
             "payloadcopies" => continue,

@@ -4,6 +4,7 @@
 //! rather than interpreted: the answer decides who gets a secret.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// An absolute address: scheme, host, port and path.
 #[derive(Clone, PartialEq, Eq)]
@@ -90,6 +91,20 @@ impl Url {
     /// The user in front of the host.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
+    }
+
+    /// The directory that it names, if it is one of this machine.
+    pub fn local_path(&self) -> Option<PathBuf> {
+        (self.scheme == "file").then(|| Path::new("/").join(self.path.join("/")))
+    }
+
+    /// The server as ssh notes it beside its key, if ssh would ask one.
+    pub fn ssh_server(&self) -> Option<String> {
+        let host = self.host.trim_matches(['[', ']']);
+        (self.scheme == "ssh").then(|| match self.port {
+            None | Some(22) => host.to_owned(),
+            Some(port) => format!("[{host}]:{port}"),
+        })
     }
 
     /// Whether it is `prefix` or lies below it: the same scheme, host and port, and a path that begins with

@@ -12,7 +12,8 @@ use super::input::Prepared;
 use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, FinalStatus, Job, JobId, Progress, RetryDelay,
+    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
+    RetryDelay,
 };
 use crate::controller::store::Error;
 use crate::work::Leftovers;
@@ -70,6 +71,9 @@ impl JobDriver {
         while !self.children.release(unit.clone(), leftovers).await {
             failures += 1;
             sleep(AGAIN.delay(failures)).await;
+        }
+        if job.kind == JobKind::ProjectSync {
+            self.sweep_sync(id).await?;
         }
         let job = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
         // Units that began to follow the job after its end was shown.

@@ -2,9 +2,10 @@
 
 use super::JobDriver;
 use super::world::ChildRequest;
-use crate::controller::core::{Attempt, ChildType, Job, JobId};
+use crate::controller::core::{Attempt, ChildType, Job, JobId, JobKind};
 use crate::controller::header::Header;
 use crate::controller::store::{Error, JobDetail};
+use crate::work::SYNC;
 use crate::work::jobs::private_dir;
 use crate::work::limits::OutputBound;
 use crate::work::run_dir::{KEPT_PLACEHOLDER, PLACEHOLDER};
@@ -20,18 +21,28 @@ impl JobDriver {
         let Some(node) = attempt.node.clone() else { return self.pod_request(job, attempt).await };
         let is_own = node == self.node;
         let offer = self.offer_of(&node).await?;
-        let work_type = self.child_type(attempt).await?;
         let header = self.header(job.id).await?;
         let max_stdout = self.job_bound(job.id, &header);
         let unit = attempt.unit.to_string();
-        // Made by the node itself where it can: nobody else can be there first.
-        let place = if header.cleanup { PLACEHOLDER } else { KEPT_PLACEHOLDER };
-        let mut params = format!("--private-data-dir={place}/{}", private_dir(&unit));
+        let is_sync = job.kind == JobKind::ProjectSync;
+        let (work_type, directory) = match header.sync.as_ref().filter(|_| is_sync) {
+            Some(sync) => (SYNC.to_owned(), self.sync_directory(job.id, sync)),
+            None => {
+                // Made by the node itself where it can: nobody else can be there first.
+                let place = if header.cleanup { PLACEHOLDER } else { KEPT_PLACEHOLDER };
+                (self.child_type(attempt).await?, format!("{place}/{}", private_dir(&unit)))
+            }
+        };
+        let mut params = format!("--private-data-dir={directory}");
         if header.cleanup {
             params.push_str(" --delete");
         }
         if let Some(seconds) = header.runner.as_ref().and_then(|runner| runner.keepalive) {
             params.push_str(&format!(" --keepalive-seconds {seconds}"));
+        }
+        if let Some(sync) = header.sync.as_ref().filter(|_| is_sync) {
+            // The last one says what it may do on this machine.
+            params.push_str(&format!(" {}", self.confinement(job.id, sync)));
         }
         let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
         let signed = offer.secure && !is_own;

@@ -5,15 +5,19 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::JobDriver;
 use crate::controller::core::{Attempt, Duty, JobId, JobState, Word};
-use crate::controller::credentials::{Credential, Credentials};
+use crate::controller::credentials::{Credential, Credentials, Url};
 use crate::controller::header::{Header, ProjectSync};
 use crate::controller::projects::{Held, ProjectPlace, SyncOrder, is_commit};
 use crate::controller::store::{BegunSync, Error, NewSync};
+
+/// Where a packaged node has its settings and keys.
+const SETTINGS: &str = "/etc/meshd";
 
 /// How far the project of a job is.
 pub(super) enum Project {
@@ -68,6 +72,12 @@ impl JobDriver {
                 return Ok(Project::Missing(format!("its project could not be synced (job {job}): {why}")));
             }
         };
+        if let Err(error) = harvest(&place, job, &sync.url, &commit).await {
+            place.forget_answer(job.0);
+            return Ok(Project::Missing(format!(
+                "its project could not be taken over from job {job}: {error}"
+            )));
+        }
         self.store.end_sync(self.fence(), id, Some(job), url, commit.clone()).await?;
         place.forget_answer(job.0);
         drop(mirror);
@@ -131,9 +141,33 @@ impl JobDriver {
         let sync = header.sync.ok_or("its header names no project")?;
         let login = self.repository_login(&sync).await?;
         let place = self.projects.place(&sync);
-        place.make().map_err(|error| format!("{}: {error}", place.directory.display()))?;
-        let answer = place.answer_path(job.0);
-        SyncOrder { sync: &sync, place: &place, answer: &answer, login: login.as_ref() }.stream()
+        place.make(job.0).map_err(|error| format!("{}: {error}", place.directory.display()))?;
+        SyncOrder { sync: &sync, place: &place, job: job.0, login: login.as_ref() }.stream()
+    }
+
+    /// Where a sync unpacks what it reads, as a word of a command line.
+    pub(super) fn sync_directory(&self, job: JobId, sync: &ProjectSync) -> String {
+        let directory = self.projects.place(sync).private_data_dir(job.0);
+        quoted(&directory.display().to_string())
+    }
+
+    /// What a sync may do on this machine, as a word of a command line.
+    pub(super) fn confinement(&self, job: JobId, sync: &ProjectSync) -> String {
+        let options = self.options();
+        let hidden = [self.projects.node_directory(), Some(SETTINGS.into()), options.credentials.clone()];
+        let hidden = hidden.into_iter().flatten().collect();
+        let confinement = self.projects.place(sync).confinement(job.0, sync, &options, hidden);
+        quoted(&json!(confinement).to_string())
+    }
+
+    /// Deletes what a sync that has ended needs no more.
+    pub(super) async fn sweep_sync(&self, job: JobId) -> Result<(), Error> {
+        if let Some(sync) = self.header(job).await?.sync {
+            let place = self.projects.place(&sync);
+            let swept = tokio::task::spawn_blocking(move || place.sweep(job.0)).await;
+            swept.map_err(|error| Error::Away(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// The login for a repository, if the header names one.
@@ -152,4 +186,14 @@ impl JobDriver {
             }
         });
     }
+}
+
+/// Only a NUL cannot be quoted, and no path has one.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| String::new(), |word| word.into_owned())
+}
+
+async fn harvest(place: &ProjectPlace, job: JobId, url: &Url, commit: &str) -> std::io::Result<()> {
+    let (place, url, commit) = (place.clone(), url.clone(), commit.to_owned());
+    tokio::task::spawn_blocking(move || place.harvest(job.0, &url, &commit)).await?
 }

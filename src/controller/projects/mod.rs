@@ -1,33 +1,45 @@
 //! Projects of git repositories, as this control node keeps them: a mirror of each, and packed trees of single commits.
 //!
 //! A sync is a job of its own on this node, and `playbook` is what it reads. It fetches into the mirror, and leaves a tree
-//! as a finished part of a runner's stream, so that nobody here ever walks through the files of a repository. This room
-//! finds those trees, and deletes the ones that were not used for longest. It knows neither jobs nor the store.
+//! as a finished part of a runner's stream, so that nobody here ever walks through the files of a repository. It may
+//! change its own directory and the mirror; `harvest` takes what it leaves there. This room finds trees, and deletes the
+//! ones that were not used for longest. It knows neither jobs nor the store.
 
+mod harvest;
 mod playbook;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use parking_lot::Mutex;
-use serde::Deserialize;
 
+pub use self::harvest::SyncAnswer;
 pub use self::playbook::{SyncOrder, search_paths};
-use super::core::readable;
 use super::header::ProjectSync;
+use super::options::ControllerOptions;
+use crate::confine::Confinement;
 
 const TREES: &str = "trees";
 const MIRROR: &str = "mirror";
-/// The longest answer of a sync that is read.
-const LONGEST_ANSWER: u64 = 64 << 10;
-/// The longest reason that is shown.
-const LONGEST_REASON: usize = 2_000;
+/// Keys of servers: one file for each project, and one for all of them from before, which is only read.
+const KNOWN_HOSTS: &str = "known_hosts";
+/// What is left of a sync after its end, in its directory.
+const ANSWER: &str = "answer.json";
+/// What goes with it, and its home and temporary directories in there.
+const RUN: &str = "run";
+const HOME: &str = "home";
+const TEMPORARY: &str = "tmp";
+/// Ansible's settings on this machine, and none.
+const ANSIBLE_SETTINGS: &str = "/etc/ansible/ansible.cfg";
+const NO_SETTINGS: &str = "ansible.cfg";
+/// A sync takes an hour at most, and its job reads the answer at once, or when its control node is back.
+const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// The projects of a control node. Clones share it.
 #[derive(Debug, Clone)]
@@ -81,13 +93,15 @@ impl Drop for Held {
     }
 }
 
-/// What a sync found, or why it found nothing.
-pub type SyncAnswer = Result<String, String>;
-
 impl ProjectCache {
     /// The projects below a directory, which need not exist.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, users: Users::default() }
+    }
+
+    /// The directory of the node whose projects they are.
+    pub fn node_directory(&self) -> Option<PathBuf> {
+        self.directory.ancestors().nth(2).map(Path::to_owned)
     }
 
     /// Where a project lies.
@@ -106,7 +120,7 @@ impl ProjectCache {
 
     /// Keeps the mirror of a project while a sync may use it. It counts as used now.
     pub fn mirror(&self, place: &ProjectPlace) -> Held {
-        let mirror = Held::new(place.directory.join(MIRROR), &self.users);
+        let mirror = Held::new(place.mirror(), &self.users);
         if let Ok(directory) = File::open(&mirror.path) {
             touch(&directory);
         }
@@ -131,6 +145,7 @@ impl ProjectCache {
     pub fn shrink(&self, most: u64) -> io::Result<()> {
         let mut found = Vec::new();
         for project in entries(&self.directory)? {
+            remove_forgotten(&project)?;
             let mirror = project.join(MIRROR);
             for path in entries(&project.join(TREES))?.into_iter().chain([mirror]) {
                 if let Ok(facts) = fs::symlink_metadata(&path) {
@@ -159,42 +174,100 @@ impl ProjectCache {
 }
 
 impl ProjectPlace {
-    /// Makes the directories.
+    /// Makes the directories of a project, and of one sync.
     ///
     /// # Errors
     /// Those of the disk.
-    pub fn make(&self) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.directory.join(TREES))
-    }
-
-    /// Where the sync with that number answers.
-    pub fn answer_path(&self, job: i64) -> PathBuf {
-        self.directory.join(format!("sync-{job}.json"))
-    }
-
-    /// What a sync answered: a commit, or why there is none. `None` if it left no answer.
-    pub fn answer(&self, job: i64) -> Option<SyncAnswer> {
-        #[derive(Deserialize)]
-        struct AnswerFile {
-            commit: Option<String>,
-            error: Option<String>,
+    pub fn make(&self, job: i64) -> io::Result<()> {
+        let run = self.run_directory(job);
+        for directory in [self.directory.join(TREES), self.mirror(), run.join(HOME), run.join(TEMPORARY)] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        let mut text = String::new();
-        let file = open_plain(&self.answer_path(job)).ok()?;
-        file.take(LONGEST_ANSWER).read_to_string(&mut text).ok()?;
-        let answer: AnswerFile = serde_json::from_str(&text).ok()?;
-        match answer {
-            AnswerFile { commit: Some(commit), error: None } if is_commit(&commit) => Some(Ok(commit)),
-            AnswerFile { error: Some(error), .. } => Some(Err(readable(&error, LONGEST_REASON))),
-            AnswerFile { .. } => None,
+        fs::write(run.join(NO_SETTINGS), "")
+    }
+
+    /// All that the sync with that number leaves.
+    pub fn sync_directory(&self, job: i64) -> PathBuf {
+        self.directory.join(format!("sync-{job}"))
+    }
+
+    fn run_directory(&self, job: i64) -> PathBuf {
+        self.sync_directory(job).join(RUN)
+    }
+
+    fn mirror(&self) -> PathBuf {
+        self.directory.join(MIRROR)
+    }
+
+    /// Where a sync unpacks what it reads.
+    pub fn private_data_dir(&self, job: i64) -> PathBuf {
+        self.run_directory(job).join("private")
+    }
+
+    /// What a sync may do on this machine, `hidden` being what it shall not see.
+    pub(crate) fn confinement(
+        &self,
+        job: i64,
+        sync: &ProjectSync,
+        options: &ControllerOptions,
+        hidden: Vec<PathBuf>,
+    ) -> Confinement {
+        let former = self.directory.with_file_name(KNOWN_HOSTS);
+        let mut read = options.sync_read.clone();
+        read.extend([self.directory.join(TREES), self.directory.join(KNOWN_HOSTS), former]);
+        read.extend(sync.url.local_path());
+        let run = self.run_directory(job);
+        Confinement {
+            write: vec![self.sync_directory(job), self.mirror()],
+            read,
+            hidden,
+            hosts: options.project_hosts.clone(),
+            home: run.join(HOME),
+            temporary: run.join(TEMPORARY),
+            variables: ansible(&run, &options.sync_read),
         }
     }
 
-    /// Deletes an answer that was read.
+    /// Deletes what a sync that has ended needs no more. Its answer stays.
+    pub fn sweep(&self, job: i64) {
+        remove(&self.run_directory(job));
+    }
+
+    /// Deletes the rest, once the answer was read.
     pub fn forget_answer(&self, job: i64) {
-        if let Err(error) = fs::remove_file(self.answer_path(job)) {
-            tracing::debug!(job, %error, "the answer of a sync stays");
+        remove(&self.sync_directory(job));
+    }
+}
+
+/// Where Ansible has its files: it asks the list of users for a home directory, and settings that are there and cannot be
+/// read are a fault.
+fn ansible(run: &Path, read: &[PathBuf]) -> BTreeMap<String, PathBuf> {
+    let mut variables = BTreeMap::from([("ANSIBLE_REMOTE_TMP".to_owned(), run.join(TEMPORARY))]);
+    if !read.iter().any(|path| Path::new(ANSIBLE_SETTINGS).starts_with(path)) {
+        variables.insert("ANSIBLE_CONFIG".to_owned(), run.join(NO_SETTINGS));
+    }
+    variables
+}
+
+/// Deletes what is left of syncs whose answer nobody reads any more.
+fn remove_forgotten(project: &Path) -> io::Result<()> {
+    for path in entries(project)? {
+        let is_of_sync = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"sync-"));
+        let changed = fs::symlink_metadata(&path).and_then(|facts| facts.modified());
+        let is_old = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > FORGOTTEN));
+        if is_of_sync && is_old {
+            remove(&path);
         }
+    }
+    Ok(())
+}
+
+fn remove(directory: &Path) {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(directory = %directory.display(), %error, "what is left of a sync stays");
+        }
+        Ok(()) | Err(_) => {}
     }
 }
 

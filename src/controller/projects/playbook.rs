@@ -1,7 +1,6 @@
 //! What a sync reads: the runner's stream with the playbook, its script, its order, and the login.
 
 use std::io::{Cursor, Write as _};
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,8 +29,8 @@ pub struct SyncOrder<'a> {
     pub sync: &'a ProjectSync,
     /// Where it lies.
     pub place: &'a ProjectPlace,
-    /// Where the sync answers.
-    pub answer: &'a Path,
+    /// Its number.
+    pub job: i64,
     /// The content of the credential that the project names.
     pub login: Option<&'a Credential>,
 }
@@ -74,7 +73,7 @@ impl SyncOrder<'_> {
     }
 
     fn order(&self) -> Value {
-        let Self { sync, place, answer, login } = self;
+        let Self { sync, place, job, login } = self;
         // A repository on the disk may have its submodules there.
         let is_local = sync.url.scheme() == "file";
         let allowed: Vec<_> = login.iter().flat_map(|login| &login.urls).map(|url| url.as_str()).collect();
@@ -88,9 +87,8 @@ impl SyncOrder<'_> {
             "submodules": sync.submodules,
             "requirements": sync.requirements,
             "directory": place.directory,
+            "own": place.sync_directory(*job),
             "suffix": place.suffix,
-            "result": answer,
-            "local": is_local,
             "protocols": if is_local { "file:https:ssh" } else { "https:ssh" },
             "allowed": allowed,
             "username": username,

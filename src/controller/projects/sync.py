@@ -1,7 +1,8 @@
 """Fetches a git repository into its mirror, and packs the tree of one commit as a part of a stream for ansible-runner.
 
-It reads order.json beside it and answers in the order's result file. A login stands in env/scm_login or env/scm_key of
-the private data directory, and is given to git and ssh for the addresses of the order's `allowed` alone.
+It reads order.json beside it and leaves its answer, the packed tree and new keys of servers in the order's `own`
+directory. A login stands in env/scm_login or env/scm_key of the private data directory, and is given to git and ssh for
+the addresses of the order's `allowed` alone. What it may reach of this machine, others decide.
 """
 
 import base64
@@ -10,8 +11,10 @@ import json
 import os
 import pathlib
 import re
+import select
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -29,10 +32,12 @@ TRIES = 3
 PAUSE = 1.0
 # What git and ssh say of the network. An answer of the server, and so a wrong login, is not asked for twice.
 NETWORK_FAULT = re.compile(
-    r"unable to access '[^'\n]*': (?!The requested URL returned error: 4)|RPC failed; curl|early EOF"
+    r"unable to access '[^'\n]*': (?!The requested URL returned error: 4|[^\n]*[Cc][Oo][Nn][Nn][Ee][Cc][Tt][^\n]* 403)|RPC failed; curl|early EOF"
     r"|\(curl_result = [0-9]+, http_code = (0|5[0-9][0-9]),"
     r"|the remote end hung up unexpectedly|ssh: connect to host|kex_exchange_identification|Connection (closed|reset) by"
 )
+# The proxy's answer, in the words of git with curl, of ansible-galaxy, and of ours.
+NOT_ALLOWED = re.compile(r"CONNECT tunnel failed, response 403|HTTP code 403 from proxy|Not among projecthosts")
 
 
 class Failure(Exception):
@@ -43,8 +48,9 @@ class Sync:
     def __init__(self, order):
         self.order = order
         self.home = pathlib.Path(order["directory"])
+        self.own = pathlib.Path(order["own"])
         self.mirror = self.home / "mirror"
-        self.work = self.home / "work"
+        self.work = self.own / "run" / "work"
         self.project = self.work / "project"
 
     def run(self):
@@ -60,7 +66,7 @@ class Sync:
                 self.check_out(commit)
                 if self.order["requirements"]:
                     self.install_requirements()
-                self.pack(tree)
+                self.pack(self.own / "tree")
             return {"commit": commit}
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
@@ -68,6 +74,8 @@ class Sync:
     def write_config(self):
         """The only settings of git besides the machine's: no helper but ours knows a password."""
         lines = ["[credential]", "\thelper =", "[core]", "\thooksPath = /dev/null", "[advice]", "\tdetachedHead = false"]
+        # Over a proxy of the machine's own settings nothing is reached.
+        lines += ["[http]", "\tproxy = %s" % quote(os.environ["https_proxy"])]
         if LOGIN.exists():
             helper = quote("!f() { test \"$1\" = get && cat %s; }; f" % shlex.quote(str(LOGIN)))
             for prefix in self.order["allowed"]:
@@ -101,6 +109,8 @@ class Sync:
             return done.stdout.strip()
         if may_fail:
             return None
+        if NOT_ALLOWED.search(done.stderr):
+            raise Failure("%s: a host is not among projecthosts: %s" % (command[0], done.stderr.strip()[-LONGEST_ERROR:]))
         said = (done.stderr.strip() or done.stdout.strip() or "no message")[-LONGEST_ERROR:]
         raise Failure("%s: %s" % (os.path.basename(command[0]) + " " + command[1], said))
 
@@ -119,7 +129,7 @@ class Sync:
 
     def resolve(self):
         """Brings the mirror up to date, unless the wanted commit is there. Returns the commit."""
-        if not self.mirror.exists():
+        if not (self.mirror / "HEAD").exists():
             self.git("init", "--quiet", "--bare", str(self.mirror))
         revision = self.order["revision"]
         if revision and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", revision) and self.find(revision):
@@ -164,18 +174,31 @@ class Sync:
             self.git_from_network("submodule", "--quiet", "update", "--init", "--recursive", where=self.project)
 
     def install_requirements(self):
-        for kind, words in (("role", ["role", "install"]), ("collection", ["collection", "install"])):
+        for kind, install in (("role", self.install_roles), ("collection", self.install_collections)):
             for name in REQUIREMENTS:
                 file = self.project / (kind + "s") / name
-                if file.is_symlink() or not file.is_file():
-                    continue
-                if not self.order["local"]:
-                    check_sources(file)
-                galaxy = pathlib.Path(sys.executable).with_name("ansible-galaxy")
-                program = str(galaxy) if galaxy.exists() else "ansible-galaxy"
-                target = self.work / ("requirements_%ss" % kind)
-                self.call(program, *words, "-r", str(file), "-p", str(target))
-                break
+                if file.is_file() and not file.is_symlink():
+                    install(file, self.work / ("requirements_%ss" % kind))
+                    break
+
+    def galaxy(self, *words):
+        beside = pathlib.Path(sys.executable).with_name("ansible-galaxy")
+        self.call(str(beside) if beside.exists() else "ansible-galaxy", *words)
+
+    def install_collections(self, file, target):
+        self.galaxy("collection", "install", "-r", str(file), "-p", str(target))
+
+    def install_roles(self, file, target):
+        """Installs roles, and then what they depend on, so that each name is looked at before it becomes a path."""
+        roles, names = read_roles(file, "%s/%s" % (file.parent.name, file.name)), set()
+        while roles:
+            for role in roles:
+                names.add(role_name(role))
+            order = self.work / "roles.yml"
+            order.write_text(json.dumps(roles))
+            self.galaxy("role", "install", "--no-deps", "-r", str(order), "-p", str(target))
+            found = [role for name in sorted(names) for role in dependencies(target / name)]
+            roles = [role for role in found if role_name(role) not in names]
 
     def pack(self, tree):
         packed = self.work / "tree.zip"
@@ -220,30 +243,61 @@ def add(archive, path, name):
         archive.write(path, str(name))
 
 
-def check_sources(file):
-    """Requirements come from servers, never from the disk of the control node."""
+def read_roles(file, shown):
+    """The roles that a file asks for, in both forms that it may have."""
     import yaml
-
-    def texts(value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                if key == "include":
-                    raise Failure("%s/%s: include is not supported" % (file.parent.name, file.name))
-                yield from texts(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from texts(inner)
-        elif isinstance(value, str):
-            yield value
 
     try:
         wanted = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Failure("%s/%s is no YAML" % (file.parent.name, file.name)) from error
-    for text in texts(wanted):
-        is_local = re.match(r"(git\+)?file:|[./~]", text) or os.path.exists(text)
-        if is_local:
-            raise Failure("%s/%s: %s lies on the control node's own disk" % (file.parent.name, file.name, text))
+        raise Failure("%s is no YAML" % shown) from error
+    roles = wanted.get("roles") if isinstance(wanted, dict) else wanted
+    return [role for role in roles or [] if isinstance(role, (str, dict))] if isinstance(roles, (list, type(None))) else []
+
+
+def role_name(role):
+    """The name under which a role is installed, as ansible-galaxy finds it: it becomes the name of a directory."""
+    from ansible.errors import AnsibleError
+    from ansible.playbook.role.requirement import RoleRequirement
+
+    if isinstance(role, dict) and "include" in role:
+        raise Failure("roles/requirements.yml: include is not supported")
+    try:
+        name = RoleRequirement.role_yaml_parse(role if isinstance(role, str) else dict(role)).get("name")
+    except (AnsibleError, AttributeError, TypeError, KeyError) as error:
+        raise Failure("a required role is not understood: %s" % (role,)) from error
+    if not isinstance(name, str) or not re.fullmatch("[A-Za-z0-9_.-]+", name) or ".." in name or name == ".":
+        raise Failure("the name of a required role may have letters, digits, _, . and -, and no ..: %s" % (name,))
+    return name
+
+
+def dependencies(role):
+    """The roles that an installed role needs and that can be installed: a plain name is one that is beside it."""
+    found = []
+    for name in ("main.yml", "main.yaml", "requirements.yml", "requirements.yaml"):
+        file = role / "meta" / name
+        if file.is_file() and not file.is_symlink():
+            if name.startswith("main"):
+                found += read_dependencies(file)
+            else:
+                found += read_roles(file, "%s/meta/%s" % (role.name, name))
+    return [one for one in found if is_elsewhere(one)]
+
+
+def read_dependencies(file):
+    import yaml
+
+    try:
+        meta = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return []
+    needed = meta.get("dependencies") if isinstance(meta, dict) else None
+    return [one for one in needed if isinstance(one, (str, dict))] if isinstance(needed, list) else []
+
+
+def is_elsewhere(role):
+    text = role if isinstance(role, str) else str(role.get("src") or role.get("role") or role.get("name") or "")
+    return "." in text or "/" in text
 
 
 def quote(text):
@@ -276,9 +330,14 @@ def ssh(order, words):
     """Git calls this instead of ssh: options, a host and a command."""
     target, command = words[-2:]
     port = int(words[words.index("-p") + 1]) if "-p" in words[:-2] else 22
-    known = pathlib.Path(order["directory"]).parent / "known_hosts"
+    home = pathlib.Path(order["directory"])
+    # New keys go to the first file. The others are the project's, all projects' from before, and the machine's.
+    users = quote_paths(pathlib.Path(order["own"]) / "known_hosts", home / "known_hosts")
+    machines = quote_paths(home.parent / "known_hosts", "/etc/ssh/ssh_known_hosts")
     options = ["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "IdentityAgent=none", "-o", "ConnectTimeout=30"]
-    options += ["-o", "StrictHostKeyChecking=accept-new", "-o", "UserKnownHostsFile=\"%s\"" % known]
+    options += ["-o", "StrictHostKeyChecking=accept-new", "-o", "UserKnownHostsFile=" + users]
+    options += ["-o", "GlobalKnownHostsFile=" + machines]
+    options += ["-o", "ProxyCommand=" + shlex.join([sys.executable, "-I", str(HERE / "sync.py"), "tunnel"]) + " %h %p"]
     if KEY.exists() and may_use_key(order, target.rpartition("@")[2].strip("[]"), port, command):
         options += ["-o", "IdentitiesOnly=yes", "-i", str(KEY)]
         if order["username"] and "@" not in target:
@@ -288,17 +347,46 @@ def ssh(order, words):
     os.execvp("ssh", ["ssh", *options, *words])
 
 
+def tunnel(host, port):
+    """Ssh calls this for its connection: standard input and output lead to the server."""
+    proxy = urllib.parse.urlsplit(os.environ["https_proxy"])
+    server = socket.create_connection((proxy.hostname, proxy.port))
+    server.sendall(("CONNECT %s:%s HTTP/1.1\r\nDirect: yes\r\n\r\n" % ("[%s]" % host if ":" in host else host, port)).encode())
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += server.recv(1) or sys.exit("ssh: connect to host %s: the connection was closed" % host)
+    if head.split()[1] != b"200":
+        sys.exit("ssh: %s" % head.split(b"\r\n")[0].split(b" ", 1)[1].decode())
+    ends = {0: server.sendall, server.fileno(): lambda data: os.write(1, data) and None}
+    while ends:
+        for end in select.select(list(ends), [], [])[0]:
+            data = os.read(end, CHUNK)
+            if data:
+                ends[end](data)
+            elif end == 0:
+                del ends[0]
+                server.shutdown(socket.SHUT_WR)
+            else:
+                return
+
+
+def quote_paths(*paths):
+    return " ".join('"%s"' % path for path in paths)
+
+
 def main():
     order = json.loads((HERE / "order.json").read_text())
     if sys.argv[1:2] == ["ssh"]:
         ssh(order, sys.argv[2:])
+    if sys.argv[1:2] == ["tunnel"]:
+        return tunnel(*sys.argv[2:])
     # Files of the tree have the modes that a checkout has by default; the directories above them are closed.
     os.umask(0o022)
     try:
         answer = Sync(order).run()
     except (Failure, OSError) as error:
         answer = {"error": str(error)}
-    result = pathlib.Path(order["result"])
+    result = pathlib.Path(order["own"]) / "answer.json"
     unfinished = result.with_suffix(".new")
     with open(unfinished, "w", opener=private) as file:
         json.dump(answer, file)

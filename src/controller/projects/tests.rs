@@ -1,5 +1,6 @@
 //! Places of projects, answers of syncs, and which trees are deleted.
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use super::*;
@@ -18,7 +19,7 @@ fn sync(url: &str, credential: Option<&str>) -> ProjectSync {
 }
 
 fn write_tree(place: &ProjectPlace, name: &str, size: usize, age: u64) -> PathBuf {
-    place.make().unwrap();
+    place.make(7).unwrap();
     let path = place.directory.join(TREES).join(name);
     fs::write(&path, vec![0; size]).unwrap();
     let used = SystemTime::now() - Duration::from_secs(age);
@@ -96,21 +97,63 @@ fn trees_and_mirrors_go_least_recently_used_first_and_never_while_they_are_used(
 fn an_answer_is_a_commit_or_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let place = ProjectCache::new(directory.path().to_owned()).place(&sync("https://git.example/a", None));
-    place.make().unwrap();
+    place.make(7).unwrap();
     assert_eq!(place.answer(7), None);
     let answer = |text: &str| {
-        fs::write(place.answer_path(7), text).unwrap();
+        fs::write(place.sync_directory(7).join(ANSWER), text).unwrap();
         place.answer(7)
     };
     assert_eq!(answer(&format!(r#"{{"commit": "{COMMIT}"}}"#)), Some(Ok(COMMIT.into())));
     assert_eq!(answer(r#"{"error": " fatal: \u0007 no "}"#), Some(Err("fatal: \u{fffd} no".into())));
     let long = "ä".repeat(3_000);
-    assert_eq!(answer(&format!(r#"{{"error": "{long}"}}"#)).unwrap().unwrap_err().len(), LONGEST_REASON);
+    assert_eq!(answer(&format!(r#"{{"error": "{long}"}}"#)).unwrap().unwrap_err().len(), 2_000);
     for text in ["", "{}", "[]", r#"{"commit": "../../etc"}"#, r#"{"commit": 7}"#] {
         assert_eq!(answer(text), None, "{text}");
     }
     place.forget_answer(7);
     assert_eq!(place.answer(7), None);
+}
+
+#[test]
+fn a_sync_leaves_a_tree_and_the_key_of_its_own_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = ProjectCache::new(directory.path().to_owned()).place(&sync("https://git.example/a", None));
+    let url = Url::parse("ssh://git.example:2222/a").unwrap();
+    let tree = place.directory.join(TREES).join(COMMIT);
+    let harvest = |job: i64, tree: &str, keys: &str| {
+        place.make(job).unwrap();
+        fs::write(place.sync_directory(job).join("tree"), tree).unwrap();
+        fs::write(place.sync_directory(job).join(KNOWN_HOSTS), keys).unwrap();
+        place.harvest(job, &url, COMMIT)
+    };
+    let known = || fs::read_to_string(place.directory.join(KNOWN_HOSTS)).unwrap_or_default();
+    for text in [
+        "",
+        "AAAA",
+        "{\"zipfile\":3}",
+        "{\"zipfile\":3}\nAAA",
+        "{\"zipfile\":3}\nAAAAA",
+        "{\"zipfile\":3,\"kwargs\":{}}\nAAAA",
+        "{\"zipfile\":3}\nAA}A",
+        "{\"kwargs\":{}}\nAAAA",
+    ] {
+        assert!(harvest(1, text, "").is_err() && !tree.exists(), "{text}");
+    }
+    fs::remove_file(place.sync_directory(1).join("tree")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", place.sync_directory(1).join("tree")).unwrap();
+    assert!(place.harvest(1, &url, COMMIT).is_err() && !tree.exists());
+    place.forget_answer(1);
+
+    let keys =
+        "github.com ssh-rsa a\n[git.example]:2222,[192.0.2.1]:2222 ssh-ed25519 b\ngit.example ssh-rsa c\n";
+    harvest(2, "{\"zipfile\":3}\nAAAA", keys).unwrap();
+    assert_eq!(fs::read_to_string(&tree).unwrap(), "{\"zipfile\":3}\nAAAA");
+    assert_eq!(known(), "[git.example]:2222 ssh-ed25519 b\n");
+    // What is known stays, as does a tree that is there.
+    harvest(3, "AAAA", "[git.example]:2222 ssh-rsa d\n").unwrap();
+    assert_eq!(known(), "[git.example]:2222 ssh-ed25519 b\n");
+    place.sweep(3);
+    assert!(!place.private_data_dir(3).parent().unwrap().exists() && place.sync_directory(3).exists());
 }
 
 /// The files of a sync's stream, with their modes.
@@ -141,9 +184,8 @@ fn a_login_stands_in_a_private_file_of_the_sync_and_nowhere_else() {
         urls: vec![Url::parse("https://git.example").unwrap()],
         mesh: false,
     };
-    let answer = place.answer_path(1);
     let files = |login: Option<&Credential>| {
-        unpack(&SyncOrder { sync: &sync, place: &place, answer: &answer, login }.stream().unwrap())
+        unpack(&SyncOrder { sync: &sync, place: &place, job: 1, login }.stream().unwrap())
     };
     let secret = || "canary".to_owned().into();
     for (proof, name, content) in [

@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{AWAY, Cleaning, Service, WAITING, attach, enter, enter_later, follow_in_any_case, submission};
+use crate::confine::Support;
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::driver::{JobDriver, rfc3339};
@@ -29,6 +30,8 @@ const HEADER: &str = "header";
 const CHUNK: usize = 256 << 10;
 /// What the audit says of a job that the store does not know any more.
 const LOST: &str = "job.lost";
+const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, as what they bring cannot be \
+                           kept from its files: leave them out (requirements: false)";
 const STOPPED: &str = "the controller has stopped";
 
 /// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.
@@ -47,6 +50,8 @@ struct Inside {
     why: parking_lot::Mutex<Absence>,
     stop: CancellationToken,
     cleaning: Cleaning,
+    /// What the kernel keeps from syncs.
+    support: Support,
 }
 
 /// Why there is no driver.
@@ -69,6 +74,12 @@ impl Door {
         options: ControllerOptions,
         stop: CancellationToken,
     ) -> Self {
+        let support = Support::detect();
+        if support == Support::SocketsOnly {
+            tracing::warn!(
+                "this kernel has no Landlock, or an older one than that of Linux 6.2: {NEEDS_FENCE}"
+            );
+        }
         Self(Arc::new(Inside {
             node,
             registry: registry.clone(),
@@ -78,6 +89,7 @@ impl Door {
             why: parking_lot::Mutex::new(Absence { words: "it starts".to_owned(), is_refusal: false }),
             stop,
             cleaning: Arc::default(),
+            support,
         }))
     }
 
@@ -348,14 +360,15 @@ struct Intake {
 impl JobIntake for Intake {
     fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.push(bytes).map_err(|error| error.to_string())?;
-        self.stream.header().map_or(Ok(()), |header| check(header, self.request.is_admin))
+        let (is_admin, support) = (self.request.is_admin, self.door.0.support);
+        self.stream.header().map_or(Ok(()), |header| check(header, is_admin, support))
     }
 
     fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
         Box::pin(async move {
             let Self { door, stream, header, request } = *self;
             let accepted = stream.finish().map_err(|error| error.to_string())?;
-            check(&accepted.header, request.is_admin)?;
+            check(&accepted.header, request.is_admin, door.0.support)?;
             check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
             let stream::Accepted { header: asked, forks, unjudged, .. } = accepted;
             if let Some(zip) = unjudged {
@@ -415,7 +428,11 @@ async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<()
 }
 
 /// What the caller may do.
-fn check(header: &Header, is_admin: bool) -> Result<(), String> {
+fn check(header: &Header, is_admin: bool, support: Support) -> Result<(), String> {
+    let has_requirements = header.sync.as_ref().is_some_and(|sync| sync.requirements);
+    if has_requirements && !is_admin && support == Support::SocketsOnly {
+        return Err(NEEDS_FENCE.to_owned());
+    }
     if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
         return Err(why.to_owned());
     }
@@ -447,4 +464,26 @@ async fn check_credentials(
     });
     let checked = checked.await.map_err(|error| error.to_string())?;
     checked.map_err(|error| format!("header: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_fence_requirements_need_all_rights() {
+        let header = |requirements: bool| {
+            let sync = json!({"url": "https://git.example/a", "requirements": requirements});
+            Header::parse(json!({"controller": 1, "sync": sync}).to_string().as_bytes()).unwrap()
+        };
+        for (requirements, is_admin, support, expected) in [
+            (true, false, Support::SocketsOnly, false),
+            (true, true, Support::SocketsOnly, true),
+            (false, false, Support::SocketsOnly, true),
+            (true, false, Support::Files, true),
+        ] {
+            let checked = check(&header(requirements), is_admin, support);
+            assert_eq!(checked.is_ok(), expected, "{requirements} {is_admin} {support:?}");
+        }
+    }
 }

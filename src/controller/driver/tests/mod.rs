@@ -45,6 +45,8 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         store_password_file: None,
         credentials: None,
         runner: OwnRunner::WorkType("local".into()),
+        sync_read: Vec::new(),
+        project_hosts: Vec::new(),
         child_types: ChildTypes {
             runner: "ansible-runner".into(),
             kube_runtime: "k".into(),

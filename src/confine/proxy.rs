@@ -1,0 +1,198 @@
+//! The only way to the network: a proxy on the loopback, outside of the fence. It opens tunnels, and passes on requests of
+//! plain HTTP, to the hosts that may be reached. It looks at what names lead to, and connects to nothing else: redirects and
+//! the answers of a name server change nothing. If the environment names a proxy, that one is asked in turn.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::hosts::Hosts;
+use crate::backend::{Proxy, tunnel};
+
+/// Connections at a time; others wait.
+const MOST: usize = 64;
+/// The longest head of a request, and the time for it.
+const LONGEST: usize = 16 << 10;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a host may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(60);
+/// A header with which a client asks for no other proxy in between: ssh goes its own way.
+const DIRECT: &str = "direct:";
+/// Headers of plain HTTP that end here.
+const OF_PROXY: [&str; 5] =
+    ["connection:", "proxy-connection:", "proxy-authorization:", "keep-alive:", DIRECT];
+
+/// Why there is no connection.
+enum NoWay {
+    NoRequest,
+    NotAllowed,
+    Unreachable,
+}
+
+impl NoWay {
+    fn answer(&self) -> &'static [u8] {
+        match self {
+            Self::NoRequest => b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            Self::NotAllowed => {
+                b"HTTP/1.1 403 Not among projecthosts\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            }
+            Self::Unreachable => {
+                b"HTTP/1.1 502 Unreachable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            }
+        }
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    host: String,
+    port: u16,
+    is_direct: bool,
+    /// The head of a request of plain HTTP, as its server reads it. `None` for a tunnel.
+    head: Option<String>,
+}
+
+/// Serves until the process ends.
+pub(super) async fn serve(listener: TcpListener, hosts: Hosts) {
+    let (hosts, slots) = (Arc::new(hosts), Arc::new(Semaphore::new(MOST)));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
+        let Ok((client, _)) = listener.accept().await else { continue };
+        let hosts = hosts.clone();
+        tokio::spawn(async move {
+            let _slot = slot;
+            pass(client, &hosts).await;
+        });
+    }
+}
+
+async fn pass(mut client: TcpStream, hosts: &Hosts) {
+    let (mut server, greeting) = match reach(&mut client, hosts).await {
+        Ok(reached) => reached,
+        // Whether the client reads it is its own business.
+        Err(refused) => return drop(client.write_all(refused.answer()).await),
+    };
+    let greeted = match greeting {
+        Some(head) => server.write_all(head.as_bytes()).await,
+        None => client.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await,
+    };
+    if greeted.is_ok() {
+        // Both ends see how it ends.
+        drop(copy_bidirectional(&mut client, &mut server).await);
+    }
+}
+
+/// The server that a client asks for, and what is to be said to it first.
+async fn reach(client: &mut TcpStream, hosts: &Hosts) -> Result<(TcpStream, Option<String>), NoWay> {
+    let head = timeout(PATIENCE, read_head(client)).await.ok().flatten();
+    let request = head.and_then(|head| Request::parse(&head)).ok_or(NoWay::NoRequest)?;
+    Ok((connect(&request, hosts).await?, request.head))
+}
+
+/// Reads up to the blank line, and not a byte further.
+async fn read_head(client: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() >= LONGEST {
+            return None;
+        }
+        head.push(client.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).ok()
+}
+
+impl Request {
+    fn parse(head: &str) -> Option<Self> {
+        let (first, headers) = head.split_once("\r\n")?;
+        let [method, target, version]: [&str; 3] = first.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        let begins =
+            |line: &str, name: &str| line.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name));
+        let is_direct = headers.lines().any(|line| begins(line, DIRECT));
+        if method == "CONNECT" {
+            let (host, port) = host_and_port(target, None)?;
+            return Some(Self { host, port, is_direct, head: None });
+        }
+        let target = target.strip_prefix("http://")?;
+        let (place, path) = target.split_at(target.find('/').unwrap_or(target.len()));
+        let (host, port) = host_and_port(place, Some(80))?;
+        let path = if path.is_empty() { "/" } else { path };
+        let kept = headers
+            .lines()
+            .filter(|line| !line.is_empty() && !OF_PROXY.iter().any(|name| begins(line, name)));
+        let kept: String = kept.map(|line| format!("{line}\r\n")).collect();
+        let head = Some(format!("{method} {path} {version}\r\n{kept}Connection: close\r\n\r\n"));
+        Some(Self { host, port, is_direct, head })
+    }
+}
+
+fn host_and_port(place: &str, usual: Option<u16>) -> Option<(String, u16)> {
+    let (host, port) = match place.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => place.split_at(place.find(':').unwrap_or(place.len())),
+    };
+    let port = match port.strip_prefix(':') {
+        Some(digits) => digits.parse().ok()?,
+        None if port.is_empty() => usual?,
+        None => return None,
+    };
+    let host = host.trim_end_matches('.');
+    (!host.is_empty() && !host.contains('@')).then(|| (host.to_ascii_lowercase(), port))
+}
+
+async fn connect(request: &Request, hosts: &Hosts) -> Result<TcpStream, NoWay> {
+    let Request { host, port, is_direct, head } = request;
+    let proxy = if *is_direct { Ok(None) } else { Proxy::from_environment(head.is_none(), host, *port) };
+    if let Some(proxy) = proxy.map_err(|_| NoWay::Unreachable)? {
+        if !hosts.allow_name(host) {
+            return Err(NoWay::NotAllowed);
+        }
+        let stream = open(TcpStream::connect(proxy.address())).await?;
+        let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        return open(tunnel(stream, &target, &proxy)).await;
+    }
+    let found = lookup_host((host.as_str(), *port)).await.map_err(|_| NoWay::Unreachable)?;
+    let (allowed, others): (Vec<SocketAddr>, Vec<_>) =
+        found.partition(|address| hosts.allow(host, address.ip()));
+    if allowed.is_empty() {
+        return Err(if others.is_empty() { NoWay::Unreachable } else { NoWay::NotAllowed });
+    }
+    open(TcpStream::connect(allowed.as_slice())).await
+}
+
+async fn open(opening: impl Future<Output = std::io::Result<TcpStream>>) -> Result<TcpStream, NoWay> {
+    timeout(CONNECT, opening).await.ok().and_then(Result::ok).ok_or(NoWay::Unreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_tunnels_or_plain() {
+        let tunnel = |host: &str, port, is_direct| Request { host: host.into(), port, is_direct, head: None };
+        for (head, expected) in [
+            ("CONNECT Git.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", Some(tunnel("git.example", 443, false))),
+            ("CONNECT [::1]:22 HTTP/1.1\r\nDirect: 1\r\n\r\n", Some(tunnel("::1", 22, true))),
+            ("CONNECT git.example HTTP/1.1\r\n\r\n", None),
+            ("CONNECT :443 HTTP/1.1\r\n\r\n", None),
+            ("CONNECT a@b:443 HTTP/1.1\r\n\r\n", None),
+            ("GET / HTTP/1.1\r\n\r\n", None),
+            ("GET http://a b HTTP/1.1\r\n\r\n", None),
+            ("GET https://a/ HTTP/1.1\r\n\r\n", None),
+        ] {
+            assert_eq!(Request::parse(head), expected, "{head}");
+        }
+        let plain =
+            "GET http://a.example:8080/x?y HTTP/1.1\r\nHost: a\r\nProxy-Connection: keep-alive\r\n\r\n";
+        let request = Request::parse(plain).unwrap();
+        assert_eq!((request.host.as_str(), request.port), ("a.example", 8080));
+        let head = "GET /x?y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        assert_eq!(request.head.as_deref(), Some(head));
+    }
+}
