@@ -33,12 +33,13 @@ def test_a_node_that_nobody_enabled_is_asked_nothing_and_no_answer_fills_the_dis
     mesh.start()
     ready = lambda: (instance(control, "control") or {}).get("node_state") == "ready"  # noqa: E731
     until("the control node to be ready", ready, 60)
-    until("the stranger to be known", lambda: instance(control, "evil"))
+    found = lambda: [one["name"] for one in ask(control, "instance.list", found=True)["found"]]  # noqa: E731
+    until("the stranger to be found", lambda: found() == ["evil"])
     before = used(control)
     # Passes and heartbeats in which it could be asked.
-    seen = instance(control, "evil")["last_seen"]
-    until("two more heartbeats", lambda: instance(control, "evil")["last_seen"] != seen)
-    assert instance(control, "evil")["node_state"] == "installed" and evil.command("work list") == {}
+    seen = instance(control, "control")["last_seen"]
+    until("another heartbeat", lambda: instance(control, "control")["last_seen"] != seen)
+    assert instance(control, "evil") is None and evil.command("work list") == {}
     ask(control, "instance.enable", name="evil")
     refused = until("its answer", lambda: (one := instance(control, "evil"))["errors"] and one, 60)
     assert "Killed: it wrote more than 65536 bytes (the bound of a health check)" in refused["errors"][0], refused
