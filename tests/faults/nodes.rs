@@ -181,6 +181,11 @@ impl Nodes {
             if [".epoch", ".lock", ".store-id"].contains(&&*id) || id.starts_with(".journal-") {
                 continue;
             }
+            if [".run", ".kept"].contains(&&*id) {
+                let private = std::fs::read_dir(entry.path()).unwrap().flatten();
+                left.extend(private.map(|one| format!("{id}/{}", one.file_name().display())));
+                continue;
+            }
             let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
             // Its submission was cut before the ID arrived, so nobody can release it.
             let orphan =

@@ -41,8 +41,8 @@ directive! {
         /// A name or an address, or an expression between slashes. Addresses of the loopback and of the link are
         /// reached only if they themselves are named, or `localhost` for the loopback.
         project_hosts "projecthosts": Vec<HostName>,
-        /// where children make their directories on nodes that do not make them: receptor's, and ours from before that
-        /// Whoever else may write there can take over jobs.
+        /// directories of children on receptor's nodes
+        /// Also on ours of an earlier version: newer ones make their own. Whoever else may write there can take over jobs.
         run_dir "rundir": RunDirectory = "/tmp",
         /// tls-client profile towards instances
         tls_client "tlsclient": Option<TlsClientName>,
