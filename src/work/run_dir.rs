@@ -75,11 +75,11 @@ pub(crate) fn is_open_to_others(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct RunDirs {
     root: PathBuf,
-    shared: Arc<Shared>,
+    wake: Arc<Wake>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Wake {
     /// There is something to be removed, or nobody left for whom it is.
     changed: Notify,
     is_over: AtomicBool,
@@ -91,7 +91,7 @@ impl RunDirs {
     /// # Errors
     /// The disk's refusal.
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let wake = Arc::<Wake>::default();
         let places = [RUN, KEPT].map(|name| root.join(name));
         for place in &places {
             match DirBuilder::new().mode(0o700).create(place) {
@@ -99,8 +99,8 @@ impl RunDirs {
                 Ok(()) | Err(_) => {}
             }
         }
-        tokio::spawn(sweep(places, shared.clone()));
-        Ok(Self { root: root.to_owned(), shared })
+        tokio::spawn(sweep(places, wake.clone()));
+        Ok(Self { root: root.to_owned(), wake })
     }
 
     /// The one for a unit with such parameters.
@@ -154,7 +154,7 @@ impl RunDirs {
                 }
             }
         }
-        self.shared.changed.notify_one();
+        self.wake.changed.notify_one();
     }
 
     /// Its name is free for another unit at once.
@@ -162,7 +162,7 @@ impl RunDirs {
         let place = self.root.join(place);
         let gone = place.join(format!("{GONE}{:016x}", rand::random::<u64>()));
         match fs::rename(place.join(unit), gone) {
-            Ok(()) => self.shared.changed.notify_one(),
+            Ok(()) => self.wake.changed.notify_one(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(unit, %error, "a private directory stays"),
         }
@@ -171,20 +171,23 @@ impl RunDirs {
 
 impl Drop for RunDirs {
     fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        self.shared.changed.notify_one();
+        self.wake.is_over.store(true, Ordering::Relaxed);
+        self.wake.changed.notify_one();
     }
 }
 
 /// Empties what is to go, one at a time and each for a while, so that this never takes more than one thread.
-async fn sweep(places: [PathBuf; 2], shared: Arc<Shared>) {
-    while !shared.is_over.load(Ordering::Relaxed) {
+async fn sweep(places: [PathBuf; 2], wake: Arc<Wake>) {
+    loop {
+        // What was discarded just before the end is seen in one more round.
+        let is_last = wake.is_over.load(Ordering::Relaxed);
         let places = places.clone();
         let round = tokio::task::spawn_blocking(move || sweep_once(&places));
         match round.await.unwrap_or(Swept::Stuck) {
-            Swept::Unfinished => continue,
-            Swept::Clean => shared.changed.notified().await,
-            Swept::Stuck => drop(tokio::time::timeout(AGAIN, shared.changed.notified()).await),
+            _ if is_last => return,
+            Swept::Unfinished => {}
+            Swept::Clean => wake.changed.notified().await,
+            Swept::Stuck => drop(tokio::time::timeout(AGAIN, wake.changed.notified()).await),
         }
     }
 }

@@ -59,7 +59,7 @@ def start(nodes, tmp_path, tasks, **header):
 
 
 def loop(path):
-    return f"    - ansible.builtin.shell: date >>{path}; sleep 0.2\n      loop: '{{{{ range(1000) }}}}'\n"
+    return f"    - ansible.builtin.shell: date >>{path}; sleep 0.2\n      loop: '{{{{ range(1000) | list }}}}'\n"
 
 
 def lines(path):
