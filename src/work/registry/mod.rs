@@ -377,7 +377,9 @@ impl Registry {
             _ if self.is_closed(entry, &status, caller) => true,
             Some(remote) => remote.sign_work,
             None => {
-                let is_inner = !self.local.is_open(&status.work_type);
+                // A control node that takes over a job ends its child here, and has no token for that.
+                let is_child = self.remotes.gate().is_child(&entry.id);
+                let is_inner = !self.local.is_open(&status.work_type) && !is_child;
                 (is_inner && !is_admin(caller) && !is_own(&status, caller))
                     || (status.verify_signature || self.local.verifies(&status.work_type))
                         && !self.may_skip_token(&status.work_type, caller)
