@@ -35,7 +35,10 @@ fn run(conversations: Vec<Vec<Step>>, args: &[&str], stdin: &[u8]) -> (i32, Stri
 }
 
 fn results(start: u64) -> Step {
-    hear(&format!(r#"{{"command":"work","subcommand":"results","unitid":"abcd1234","startpos":{start}}}"#))
+    let unit = r#""unitid":"abcd1234""#;
+    hear(&format!(
+        r#"{{"command":"work","subcommand":"results",{unit},"startpos":{start},"endswithunit":true}}"#
+    ))
 }
 
 fn streaming(start: u64, output: &str) -> Vec<Step> {

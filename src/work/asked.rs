@@ -9,8 +9,10 @@ use serde::de::Deserializer;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Work type and parameters, hashed. Secrets among them are not kept by this.
+///
+/// As bytes, since every unit has one: a number would align each status to its own size.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Asked(u128);
+pub struct Asked([u8; 16]);
 
 impl Asked {
     /// That of a submission.
@@ -24,19 +26,19 @@ impl Asked {
         }
         let mut half = [0; 16];
         half.copy_from_slice(&hash.finish().as_ref()[..16]);
-        Self(u128::from_be_bytes(half))
+        Self(half)
     }
 }
 
 impl fmt::Debug for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
 impl Serialize for Asked {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&format_args!("{:032x}", self.0))
+        s.collect_str(&format_args!("{self:?}"))
     }
 }
 
@@ -44,5 +46,5 @@ impl Serialize for Asked {
 pub(super) fn lenient<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Asked>, D::Error> {
     let text = serde_json::Value::deserialize(d)?;
     let number = text.as_str().and_then(|text| u128::from_str_radix(text, 16).ok());
-    Ok(number.map(Asked))
+    Ok(number.map(|number| Asked(number.to_be_bytes())))
 }
