@@ -219,6 +219,16 @@ class Node:
     def unit_dir(self, unit):
         return self.datadir / self.name / unit
 
+    def read_payloads(self):
+        """The payloads of running units. Their files are removed once they are read, but still open."""
+        payloads = {}
+        for descriptor in pathlib.Path("/proc").glob("[0-9]*/fd/0"):
+            with contextlib.suppress(OSError):
+                file = os.readlink(descriptor)
+                if file.startswith(f"{self.datadir / self.name}/") and "/stdin" in file:
+                    payloads[file] = descriptor.read_bytes()
+        return list(payloads.values())
+
 
 class Mesh:
     """Nodes that belong together, in one short temporary directory."""

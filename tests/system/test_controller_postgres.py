@@ -79,7 +79,7 @@ def test_no_secret_is_in_the_store_a_log_a_status_or_an_argument(mesh, server, k
     unit = runs(c1, number)["unit"]
     until("the playbook to wait", lambda: b"playbook_on_task_start" in output_so_far(c1, unit), 60)
     # They did get there.
-    (payload,) = (path.read_bytes() for path in e1.unit_dir("").glob("*/stdin") if path.stat().st_size)
+    (payload,) = (payload for payload in e1.read_payloads() if payload)
     assert all(f"{canary}-{word}".encode() in unzipped(payload) for word in ("e", "K", "vault"))
 
     def look():
