@@ -90,7 +90,7 @@ pub(super) fn of_system() -> Vec<PathBuf> {
     places.extend(begins("/etc", PYTHON));
     places.extend(OF_ETC.iter().map(|name| etc.join(name)));
     places.extend(OF_SSH.iter().map(|name| etc.join("ssh").join(name)));
-    let certificates = CERTIFICATES.iter().filter_map(|name| env::var_os(name));
+    let certificates = CERTIFICATES.iter().filter_map(env::var_os);
     places.extend(certificates.flat_map(|value| env::split_paths(&value).collect::<Vec<_>>()));
     places
 }

@@ -27,12 +27,12 @@ pub(crate) fn is_volume(path: &Path) -> bool {
 
 /// `mounts` has the lines of `proc_pid_mountinfo(5)`.
 fn is_volume_in(mounts: &str, path: &Path) -> bool {
-    let places = mounts.lines().filter_map(|line| {
+    let mut places = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
         Some((unescaped(fields.next()?), unescaped(fields.next()?)))
     });
     // The last one at a place hides those before.
-    let source = places.filter(|(_, at)| at == path).last().map(|(source, _)| source);
+    let source = places.rfind(|(_, at)| at == path).map(|(source, _)| source);
     source.is_some_and(|source| {
         let of_kubelet =
             |part: &std::ffi::OsStr| part.as_encoded_bytes().starts_with(KUBELET_VOLUMES.as_bytes());

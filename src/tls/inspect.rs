@@ -58,7 +58,7 @@ enum By {
     /// A `tls-server` verifies the certificates of clients, a `tls-client` those of servers.
     Profile(Arc<Profile>),
     /// Bare authorities, for certificates of owners in this role.
-    Authorities(Trust, Role),
+    Authorities(Box<Trust>, Role),
 }
 
 impl Verifier {
@@ -91,7 +91,7 @@ impl Verifier {
             blocked: Vec::new(),
             blocked_from: String::new(),
         };
-        Ok(Self(By::Authorities(trust, role)))
+        Ok(Self(By::Authorities(Box::new(trust), role)))
     }
 }
 

@@ -156,7 +156,7 @@ impl Findings {
             Component::CommandService(command) => {
                 let words = shlex::split(&command.command).unwrap_or_default();
                 match words.first() {
-                    Some(program) => self.program(&component.to_string(), program),
+                    Some(program) => self.program(component.to_string(), program),
                     None => self.add(component, "the command does not split into words"),
                 }
             }
