@@ -1,6 +1,6 @@
 //! Which hosts may be reached, by their names and by the addresses that these really have.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use regex::Regex;
 
@@ -50,6 +50,12 @@ impl Hosts {
         }
     }
 
+    /// Whether a connection that leads to an address of this machine may stay: its other addresses are near as well.
+    pub(super) fn allow_own(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        is_near(address) || self.names(&address.to_string())
+    }
+
     /// Whether a host may be reached at this address.
     pub(super) fn allow(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -61,14 +67,22 @@ impl Hosts {
     }
 }
 
-/// This machine, and what only its link knows: a cloud's server for credentials, say.
+/// Servers of clouds that give credentials to whoever asks, at addresses that are none of the link.
+const METADATA: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// This machine, and what only its link or its cloud knows.
 fn is_near(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0,
-        IpAddr::V6(v6) => {
-            v6.is_loopback() || v6 == Ipv6Addr::UNSPECIFIED || v6.segments()[0] & 0xffc0 == 0xfe80
+    METADATA.contains(&address)
+        || match address {
+            IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0,
+            IpAddr::V6(v6) => {
+                v6.is_loopback() || v6 == Ipv6Addr::UNSPECIFIED || v6.segments()[0] & 0xffc0 == 0xfe80
+            }
         }
-    }
 }
 
 #[cfg(test)]
@@ -89,6 +103,8 @@ mod tests {
             (&[], "git.example", "::ffff:127.0.0.1", false),
             (&[], "git.example", "fe80::1", false),
             (&[], "git.example", "0.0.0.0", false),
+            (&[], "git.example", "168.63.129.16", false),
+            (&[], "git.example", "fd00:ec2::254", false),
             (&[], "localhost", "127.0.0.1", false),
             (&["git.example"], "git.example", "192.0.2.1", true),
             (&["git.example"], "GIT.example", "10.0.0.1", true),

@@ -6,6 +6,7 @@
 //! it does not know.
 
 mod capabilities;
+mod children;
 mod fence;
 mod hosts;
 mod mounts;
@@ -102,7 +103,8 @@ fn run(words: Vec<OsString>) -> Result<i32, String> {
     let hosts = Hosts::new(&confinement.hosts).map_err(|error| error.to_string())?;
     let failed = |error: std::io::Error| error.to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(async {
+    children::adopt_orphans().map_err(|error| error.to_string())?;
+    let ended = runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let proxy = format!("http://{}:{port}", Ipv4Addr::LOCALHOST);
@@ -120,7 +122,9 @@ fn run(words: Vec<OsString>) -> Result<i32, String> {
             }
             () = proxy::serve(listener, hosts) => Err("its proxy has ended".to_owned()),
         }
-    })
+    });
+    children::end_all();
+    ended
 }
 
 fn parse(confinement: &OsStr) -> Result<Confinement, String> {

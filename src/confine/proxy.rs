@@ -162,7 +162,12 @@ async fn connect(request: &Request, hosts: &Hosts) -> Result<TcpStream, NoWay> {
     if allowed.is_empty() {
         return Err(if others.is_empty() { NoWay::Unreachable } else { NoWay::NotAllowed });
     }
-    open(TcpStream::connect(allowed.as_slice())).await
+    let stream = open(TcpStream::connect(allowed.as_slice())).await?;
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(own), Ok(peer)) if own.ip() == peer.ip() && !hosts.allow_own(peer.ip()) => Err(NoWay::NotAllowed),
+        (Ok(_), Ok(_)) => Ok(stream),
+        (Err(_), _) | (_, Err(_)) => Err(NoWay::Unreachable),
+    }
 }
 
 async fn open(opening: impl Future<Output = std::io::Result<TcpStream>>) -> Result<TcpStream, NoWay> {

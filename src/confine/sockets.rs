@@ -24,6 +24,9 @@ pub(super) fn refuse() -> Result<(), seccompiler::Error> {
     let mut refused = BTreeMap::new();
     for numbers in [0, X32] {
         refused.insert(libc::SYS_socket | numbers, sockets()?);
+        refused.insert(libc::SYS_socketpair | numbers, pairs()?);
+        // Without an address of its own it would take one that everybody reaches.
+        refused.insert(libc::SYS_listen | numbers, Vec::new());
         // Data in front of a connection is a connection that no fence sees.
         for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
             let early = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
@@ -51,6 +54,15 @@ fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
             rules.push(SeccompRule::new(vec![is_family()?, has(1, KIND, u64::from(kind.unsigned_abs()))?])?);
         }
         rules.push(SeccompRule::new(vec![is_family()?, is_not(2, 0)?, is_not(2, libc::IPPROTO_TCP)?])?);
+    }
+    Ok(rules)
+}
+
+/// Which pairs are not made: one of datagrams can send to any socket of this machine.
+fn pairs() -> Result<Vec<SeccompRule>, BackendError> {
+    let mut rules = vec![SeccompRule::new(vec![is_not(0, libc::AF_UNIX)?])?];
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_RDM] {
+        rules.push(SeccompRule::new(vec![has(1, KIND, u64::from(kind.unsigned_abs()))?])?);
     }
     Ok(rules)
 }

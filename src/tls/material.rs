@@ -186,7 +186,7 @@ pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
         let unusable = |reason: String| wrong(path, FileProblem::Certificate { number: at + 1, reason });
         let facts = Facts::of(certificate).map_err(|e| unusable(e.to_string()))?;
         let subject = &facts.names.subject;
-        if !facts.is_ca && !facts.is_self_issued {
+        if !facts.is_ca && (!facts.is_self_issued || facts.denies_ca) {
             return Err(wrong(path, FileProblem::NotAnAuthority(subject.clone())));
         }
         if !facts.is_ca {

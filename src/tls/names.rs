@@ -59,6 +59,8 @@ pub struct Facts {
     pub version: u32,
     /// Its issuer has the name of its subject.
     pub is_self_issued: bool,
+    /// It says that it is no authority, rather than nothing.
+    pub denies_ca: bool,
 }
 
 impl Facts {
@@ -90,6 +92,7 @@ impl Facts {
             rsa_bits: rsa_bits(parsed.public_key()),
             version: parsed.version().0 + 1,
             is_self_issued: parsed.issuer().as_raw() == parsed.subject().as_raw(),
+            denies_ca: parsed.basic_constraints().ok().flatten().is_some_and(|found| !found.value.ca),
         })
     }
 }

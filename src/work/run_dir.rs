@@ -185,7 +185,8 @@ async fn sweep(places: [PathBuf; 2], wake: Arc<Wake>) {
         let round = tokio::task::spawn_blocking(move || sweep_once(&places));
         match round.await.unwrap_or(Swept::Stuck) {
             _ if is_last => return,
-            Swept::Unfinished => {}
+            // Something may go on writing there: others want the processor, too.
+            Swept::Unfinished => drop(tokio::time::timeout(TURN, wake.changed.notified()).await),
             Swept::Clean => wake.changed.notified().await,
             Swept::Stuck => drop(tokio::time::timeout(AGAIN, wake.changed.notified()).await),
         }

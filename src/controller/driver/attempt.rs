@@ -62,6 +62,8 @@ impl JobDriver {
         }
         self.complete(id, n, followed.is_some()).await?;
         let leftovers = match (followed, attempt.ending()) {
+            // It had foreign content in its hands: nothing of it goes on.
+            _ if job.kind == JobKind::ProjectSync => Leftovers::End,
             (Some(Followed { status: Some(status) }), _) if status.is_orderly() => Leftovers::Stay,
             (None, Some(Ending::Successful)) => Leftovers::Stay,
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.

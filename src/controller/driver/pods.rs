@@ -36,7 +36,7 @@ impl JobDriver {
             signed: false,
             tls: None,
             ttl: None,
-            max_stdout: self.job_bound(job.id, &header),
+            max_stdout: self.job_bound(job.id, attempt, &header),
             pod: None,
         };
         // What runs already needs neither credential nor definition, which may have changed.

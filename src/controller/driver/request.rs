@@ -22,7 +22,7 @@ impl JobDriver {
         let is_own = node == self.node;
         let offer = self.offer_of(&node).await?;
         let header = self.header(job.id).await?;
-        let max_stdout = self.job_bound(job.id, &header);
+        let max_stdout = self.job_bound(job.id, attempt, &header);
         let unit = attempt.unit.to_string();
         let is_sync = job.kind == JobKind::ProjectSync;
         let (work_type, directory) = match header.sync.as_ref().filter(|_| is_sync) {
@@ -51,14 +51,18 @@ impl JobDriver {
         Ok(Ok(ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, pod }))
     }
 
-    /// How much the next attempt of a job may print: what earlier ones have left of what the job may.
-    pub(super) fn job_bound(&self, id: JobId, header: &Header) -> OutputBound {
+    /// How much an attempt of a job may print: what earlier ones have left of what the job may.
+    pub(super) fn job_bound(&self, id: JobId, attempt: &Attempt, header: &Header) -> OutputBound {
         let most = self.options().bounds.job_output;
         let (most, setting) = match header.output_limit {
             Some(asked) if asked < most => (asked, "output_limit of the job's header"),
             Some(_) | None => (most, "joboutput of work-controller"),
         };
-        let printed = self.first_unit(id).map_or(0, |unit| unit.output_size());
+        let printed = self.first_unit(id).map_or(0, |unit| {
+            let extra = unit.extra();
+            // A node that takes a job over may have a part of this attempt's already.
+            if extra.output_attempt == attempt.n.0 { extra.output_from } else { unit.output_size() }
+        });
         OutputBound { bytes: most.saturating_sub(printed), setting: setting.into() }
     }
 

@@ -9,7 +9,7 @@ mod harvest;
 mod playbook;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -183,7 +183,16 @@ impl ProjectPlace {
         for directory in [self.directory.join(TREES), self.mirror(), run.join(HOME), run.join(TEMPORARY)] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        fs::write(run.join(NO_SETTINGS), "")
+        // An earlier sync that was interrupted may have left anything in its place.
+        let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+        let mut options = OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(flags)
+            .open(run.join(NO_SETTINGS))
+            .map(drop)
     }
 
     /// All that the sync with that number leaves.

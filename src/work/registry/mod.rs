@@ -377,10 +377,7 @@ impl Registry {
             _ if self.is_closed(entry, &status, caller) => true,
             Some(remote) => remote.sign_work,
             None => {
-                // A control node that takes over a job ends its child here, and has no token for that.
-                let is_child = self.remotes.gate().is_child(&entry.id);
-                let is_inner = !self.local.is_open(&status.work_type) && !is_child;
-                (is_inner && !is_admin(caller) && !is_own(&status, caller))
+                self.is_inner(entry, &status, caller)
                     || (status.verify_signature || self.local.verifies(&status.work_type))
                         && !self.may_skip_token(&status.work_type, caller)
             }
@@ -406,8 +403,17 @@ impl Registry {
         let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
         let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
         let closed = self.is_closed(entry, &status, caller)
+            || self.is_inner(entry, &status, caller)
             || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
         if closed { self.verify_if(true, caller, &about).map(drop) } else { Ok(()) }
+    }
+
+    /// Whether a unit is of a type that is closed to this caller.
+    fn is_inner(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
+        // A control node that takes over a job ends its child here, and has no token for that.
+        let is_child = self.remotes.gate().is_child(&entry.id);
+        let is_closed = !self.local.is_open(&status.work_type) && !is_child;
+        is_closed && !is_admin(caller) && !is_own(status, caller)
     }
 
     /// Whether a unit is the child of a job, which is closed as its job is.

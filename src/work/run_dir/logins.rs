@@ -20,11 +20,15 @@ const LONGEST: u64 = 1 << 20;
 /// Removes the logins of the runs in a private directory. Blocks.
 pub(super) fn remove_logins(run_dir: &Path) {
     let Ok(owner) = fs::symlink_metadata(run_dir).map(|found| Uid::from_raw(found.uid())) else { return };
+    remove_below(run_dir, owner, &std::env::temp_dir());
+}
+
+fn remove_below(run_dir: &Path, owner: Uid, temporary: &Path) {
     let runs = inside(run_dir).into_iter().flat_map(|private| inside(&private.join("artifacts")));
     for words in runs.filter_map(|run| command(&run.join("command"))) {
         if let Some(login) = login_of(&words) {
             // Without it there is nothing to remove.
-            let _ = remove_login(&login, owner);
+            let _ = remove_login(temporary, &login, owner);
         }
     }
 }
@@ -47,6 +51,8 @@ fn command(path: &Path) -> Option<Vec<OsString>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -56,6 +62,8 @@ mod tests {
         fs::create_dir_all(&run).unwrap();
         let login = temp.path().join("ansible_runner_registry_7_x");
         fs::create_dir(&login).unwrap();
+        fs::set_permissions(&login, fs::Permissions::from_mode(0o700)).unwrap();
+        let owner = rustix::process::geteuid();
         fs::write(login.join("auth.json"), "secret").unwrap();
         let auth = format!("--authfile={}/auth.json", login.display());
         let noted = serde_json::json!({
@@ -64,10 +72,10 @@ mod tests {
             "env": {},
         });
         fs::write(run.join("command"), "{").unwrap();
-        remove_logins(&temp.path().join("run"));
+        remove_below(&temp.path().join("run"), owner, temp.path());
         assert!(login.exists());
         fs::write(run.join("command"), noted.to_string()).unwrap();
-        remove_logins(&temp.path().join("run"));
+        remove_below(&temp.path().join("run"), owner, temp.path());
         assert!(!login.exists());
     }
 }

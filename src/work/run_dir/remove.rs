@@ -147,9 +147,12 @@ fn open<P: rustix::path::Arg + Copy>(at: BorrowedFd<'_>, name: P) -> rustix::io:
     }
 }
 
-/// Gives its owner all rights to a directory. A link in its place gets nothing that this user could not do anyway: root is
-/// never refused.
+/// Gives its owner all rights to a directory. A link in its place gets nothing that this user could not do anyway; root is
+/// refused by foreign file systems alone, and changes nothing there.
 fn make_ours<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> rustix::io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Err(Errno::ACCESS);
+    }
     rustix::fs::chmodat(at, name, Mode::RWXU, AtFlags::empty())
 }
 

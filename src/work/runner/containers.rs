@@ -1,23 +1,30 @@
 //! The containers that a unit's processes have started, and the logins for registries that ansible-runner writes down for
 //! them: a runner that is killed removes neither. Both are read from the command lines of podman and docker, which end
-//! with the unit, and removed afterwards, with the rights and the environment that the unit has. Knows no other container.
+//! with the unit. Whoever starts a process writes its command line, so nothing of it is executed or opened: of a container
+//! its name is taken, if it is one of ansible-runner's, and of a login the name below the directory for temporary files.
+//! The engine is the one that this program finds. Knows no other container.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::unistd::User;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::process::Uid;
 
 use super::fork;
-use super::processes::{Process, words};
+use super::processes::{Process, is_apart, words};
 use super::start::Rights;
 
 const ENGINES: [&str; 2] = ["podman", "docker"];
-/// How ansible-runner begins the name of a directory with a login, and all the files that it writes there.
+/// How ansible-runner begins the name of a container, and of a directory with a login; and all the files that it writes
+/// there.
+const NAME: &str = "ansible_runner_";
 const LOGIN: &str = "ansible_runner_registry_";
 const LOGIN_FILES: [&str; 3] = ["auth.json", "config.json", "registries.conf"];
 /// How long the removal of a container may take, and between looks.
@@ -27,45 +34,52 @@ const LOOK: Duration = Duration::from_millis(10);
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Containers {
-    /// By name: how it is started, and the environment.
-    named: BTreeMap<OsString, (OsString, Vec<OsString>)>,
-    logins: Vec<PathBuf>,
+    /// Engines, and names of containers.
+    named: BTreeSet<(&'static str, String)>,
+    logins: BTreeSet<String>,
 }
 
 impl Containers {
-    /// Those of a unit's processes.
-    pub(super) fn of(processes: &[Process]) -> Self {
+    /// Those of a unit's processes: of its user's, and of none inside a container or another confinement.
+    pub(super) fn of(processes: &[Process], rights: Option<&Rights>) -> Self {
         let mut found = Self::default();
+        let user = user_of(rights);
         for &(pid, _) in processes {
-            let Ok(words_of_command) = words(pid, "cmdline") else { continue };
-            let Some((engine, name, login)) = parse(&words_of_command) else { continue };
-            let environment = words(pid, "environ").unwrap_or_default();
-            found.named.insert(name, (engine, environment));
-            found.logins.extend(login);
+            let owner = std::fs::metadata(format!("/proc/{pid}")).map(|facts| facts.uid());
+            if owner.ok() != Some(user.as_raw()) || is_apart(pid) {
+                continue;
+            }
+            let Some(started) = words(pid, "cmdline").ok().as_deref().and_then(parse) else { continue };
+            found.named.insert((started.engine, started.name));
+            found.logins.extend(started.login);
         }
         found
     }
 
     /// Removes them, as the unit's user would. Blocks for a limited time.
     pub(super) fn remove(self, rights: Option<&Rights>) {
-        for (name, (engine, environment)) in self.named {
+        for (engine, name) in self.named {
             let mut command = Command::new(engine);
-            let variables = environment.iter().filter_map(|variable| {
-                let bytes = variable.as_bytes();
-                let at = bytes.iter().position(|&byte| byte == b'=')?;
-                Some((OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])))
-            });
-            command.args(["rm", "-f"]).arg(&name).env_clear().envs(variables).current_dir("/");
+            command.args(["rm", "-f", &name]).current_dir("/");
+            if let Some(rights) = rights {
+                let user = User::from_uid(rights.user).ok().flatten();
+                command.env_remove("XDG_RUNTIME_DIR").envs(user.map(|user| ("HOME", user.dir)));
+                let runtime = format!("/run/user/{}", rights.user);
+                if Path::new(&runtime).is_dir() {
+                    command.env("XDG_RUNTIME_DIR", runtime);
+                }
+            }
             run(&mut command, rights);
         }
-        let user = rights.map_or_else(rustix::process::geteuid, |rights| {
-            rustix::process::Uid::from_raw(rights.user.as_raw())
-        });
         for login in self.logins {
             // Without it there is nothing to remove.
-            let _ = remove_login(&login, user);
+            let _ = remove_login(&std::env::temp_dir(), &login, user_of(rights));
         }
     }
+}
+
+fn user_of(rights: Option<&Rights>) -> Uid {
+    rights.map_or_else(rustix::process::geteuid, |rights| Uid::from_raw(rights.user.as_raw()))
 }
 
 /// Runs a command of an engine to its end, or kills it.
@@ -86,18 +100,25 @@ pub(crate) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
     }
 }
 
-/// The directory with a login that a command line names.
-pub(crate) fn login_of(words: &[OsString]) -> Option<PathBuf> {
-    parse(words)?.2
+/// The name of the directory with a login that a command line names.
+pub(crate) fn login_of(words: &[OsString]) -> Option<String> {
+    parse(words)?.login
 }
 
-/// The engine, the container and the directory with its login that a command line names.
-fn parse(words: &[OsString]) -> Option<(OsString, OsString, Option<PathBuf>)> {
+/// A container as a command line starts it.
+struct Started {
+    engine: &'static str,
+    name: String,
+    login: Option<String>,
+}
+
+fn parse(words: &[OsString]) -> Option<Started> {
     // A script has its interpreter in front.
-    let is_engine = |word: &&OsString| {
-        Path::new(word).file_name().is_some_and(|name| ENGINES.iter().any(|engine| name == *engine))
+    let engine_of = |word: &OsString| {
+        let name = Path::new(word).file_name()?;
+        ENGINES.into_iter().find(|engine| name == *engine)
     };
-    let engine = words.iter().take(2).find(is_engine)?;
+    let engine = words.iter().take(2).find_map(engine_of)?;
     words.iter().find(|word| *word == "run")?;
     let value = |name: &str| {
         let mut words = words.iter();
@@ -109,64 +130,82 @@ fn parse(words: &[OsString]) -> Option<(OsString, OsString, Option<PathBuf>)> {
             })
             .and_then(|found| found.or_else(|| words.next().cloned()))
     };
-    let name = value("--name").filter(|name| !name.as_bytes().starts_with(b"-"))?;
+    let name = plain(&value("--name")?, NAME)?;
     let login = value("--authfile").and_then(|file| Path::new(&file).parent().map(Path::to_owned));
-    let login = login.or_else(|| value("--config").map(PathBuf::from)).filter(|path| is_login(path));
-    Some((engine.clone(), name, login))
+    let login = login.or_else(|| value("--config").map(Into::into));
+    let login = login.and_then(|path| plain(path.file_name()?, LOGIN));
+    Some(Started { engine, name, login })
 }
 
-fn is_login(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(LOGIN.as_bytes()))
+/// A name that begins so and is nothing but a name.
+fn plain(name: &OsStr, begins: &str) -> Option<String> {
+    let name = name.to_str()?;
+    let is_plain =
+        |rest: &str| rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    name.strip_prefix(begins).filter(|rest| is_plain(rest)).map(|_| name.to_owned())
 }
 
-/// Removes a directory with a login, if it is that user's.
-pub(crate) fn remove_login(path: &Path, user: rustix::process::Uid) -> rustix::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory: OwnedFd = rustix::fs::open(path, flags, Mode::empty())?;
-    if rustix::fs::fstat(&directory)?.st_uid != user.as_raw() {
+/// Removes a directory with a login, if it is that user's alone.
+pub(crate) fn remove_login(temporary: &Path, name: &str, user: Uid) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let temporary: OwnedFd = rustix::fs::open(temporary, flags, Mode::empty())?;
+    let login = rustix::fs::openat(temporary.as_fd(), name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    let facts = rustix::fs::fstat(&login)?;
+    if facts.st_uid != user.as_raw() || facts.st_mode & 0o077 != 0 {
         return Ok(());
     }
     for file in LOGIN_FILES {
-        let _ = rustix::fs::unlinkat(&directory, file, AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&login, file, AtFlags::empty());
     }
-    rustix::fs::rmdir(path)
+    rustix::fs::unlinkat(&temporary, name, AtFlags::REMOVEDIR)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
-    fn parsed(line: &str) -> Option<(String, String, Option<String>)> {
+    fn parsed(line: &str) -> Option<(&'static str, String, Option<String>)> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let (engine, name, login) = parse(&words)?;
-        let text = |word: OsString| word.into_string().unwrap();
-        Some((text(engine), text(name), login.map(|path| path.display().to_string())))
+        parse(&words).map(|Started { engine, name, login }| (engine, name, login))
     }
 
     #[test]
     fn a_container_is_known_by_the_command_that_started_it() {
-        let login = "/tmp/ansible_runner_registry_7_x";
-        let all = |engine: &str, name: &str, login: Option<&str>| {
-            Some((engine.to_owned(), name.to_owned(), login.map(str::to_owned)))
+        let login = "ansible_runner_registry_7_x";
+        let all = |engine, login: Option<&str>| {
+            Some((engine, "ansible_runner_7".to_owned(), login.map(str::to_owned)))
         };
         for (line, wanted) in [
             (
                 &format!(
-                    "podman run --rm --authfile={login}/auth.json --name ansible_runner_7 image ansible-playbook"
+                    "podman run --rm --authfile=/tmp/{login}/auth.json --name ansible_runner_7 image ansible-playbook"
                 )[..],
-                all("podman", "ansible_runner_7", Some(login)),
+                all("podman", Some(login)),
             ),
             (
-                &format!("docker --config={login} run --name=ansible_runner_7 image"),
-                all("docker", "ansible_runner_7", Some(login)),
+                &format!("docker --config=/tmp/{login} run --name=ansible_runner_7 image"),
+                all("docker", Some(login)),
             ),
-            ("python3 /opt/podman run --name one image", all("/opt/podman", "one", None)),
-            ("podman run --authfile=/home/me/auth.json --name one image", all("podman", "one", None)),
+            // Whoever wrote that line has no say in what is executed, or where something is removed.
+            ("python3 /home/eve/podman run --name ansible_runner_7 image", all("podman", None)),
+            (
+                &format!("podman --config=/etc/{login}/ run --name ansible_runner_7 image"),
+                all("podman", Some(login)),
+            ),
+            ("podman run --authfile=/home/me/auth.json --name ansible_runner_7 image", all("podman", None)),
+            (
+                "podman --config=/x/ansible_runner_registry_.. run --name ansible_runner_7",
+                all("podman", None),
+            ),
+            ("podman run --name postgres image", None),
+            ("podman run --name ansible_runner_7/../x image", None),
             ("podman run --name -a image", None),
             ("podman run image", None),
-            ("podman ps --name one", None),
-            ("ansible-playbook run --name one", None),
-            ("sh -c podman run --name one", None),
+            ("podman ps --name ansible_runner_7", None),
+            ("ansible-playbook run --name ansible_runner_7", None),
+            ("sh -c podman run --name ansible_runner_7", None),
         ] {
             assert_eq!(parsed(line), wanted, "{line}");
         }
@@ -175,16 +214,21 @@ mod tests {
     #[test]
     fn a_login_goes_if_it_is_the_user_s() {
         let temp = tempfile::tempdir().unwrap();
-        let login = temp.path().join("ansible_runner_registry_7_x");
+        let name = "ansible_runner_registry_7_x";
+        let login = temp.path().join(name);
         std::fs::create_dir(&login).unwrap();
         std::fs::write(login.join("auth.json"), "secret").unwrap();
         let own = rustix::process::geteuid();
-        let _ = remove_login(&login, rustix::process::Uid::from_raw(own.as_raw() + 1));
+        let _ = remove_login(temp.path(), name, own);
+        assert!(login.join("auth.json").exists(), "others may read it: it is no login");
+        std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let _ = remove_login(temp.path(), name, Uid::from_raw(own.as_raw() + 1));
         assert!(login.join("auth.json").exists(), "somebody else's");
-        std::os::unix::fs::symlink(&login, temp.path().join("ansible_runner_registry_8_x")).unwrap();
-        let _ = remove_login(&temp.path().join("ansible_runner_registry_8_x"), own);
+        let link = "ansible_runner_registry_8_x";
+        std::os::unix::fs::symlink(&login, temp.path().join(link)).unwrap();
+        let _ = remove_login(temp.path(), link, own);
         assert!(login.join("auth.json").exists(), "no link is followed");
-        remove_login(&login, own).unwrap();
+        remove_login(temp.path(), name, own).unwrap();
         assert!(!login.exists());
     }
 }

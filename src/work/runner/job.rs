@@ -339,7 +339,9 @@ fn end_tree(
     group: Option<&Cgroup>,
     wakeups: &mut Wakeups,
 ) -> Option<String> {
-    let containers = Containers::of(&processes::below_this());
+    // A user that is unknown by now has no rights that could be taken.
+    let rights = job.limits.user.as_deref().map(Rights::of).transpose().ok();
+    let containers = rights.as_ref().map(|rights| Containers::of(&processes::below_this(), rights.as_ref()));
     let polite = (Signal::INT, Duration::from_millis(job.grace_ms), None);
     let steps = [
         ended.is_none().then_some(polite),
@@ -363,8 +365,7 @@ fn end_tree(
             }
         }
     }
-    // A user that is unknown by now has no rights that could be taken.
-    if let Ok(rights) = job.limits.user.as_deref().map(Rights::of).transpose() {
+    if let (Some(containers), Some(rights)) = (containers, rights) {
         containers.remove(rights.as_ref());
     }
     processes::told(&processes::below_this())

@@ -40,7 +40,9 @@ pub(crate) struct Killed {
 pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
     let deadline = Instant::now() + LIMIT;
     let mut killed = BTreeSet::new();
-    let containers = Containers::of(&leftovers(dir));
+    // A user that is unknown by now has no rights that could be taken.
+    let rights = limits.and_then(|limits| limits.user.as_deref().map(Rights::of).transpose().ok());
+    let containers = rights.as_ref().map(|rights| Containers::of(&leftovers(dir), rights.as_ref()));
     if let Some(group) = Cgroup::of(dir) {
         let members = group.members().into_iter();
         killed.extend(members.filter_map(|pid| Some((pid, Stat::read(pid).ok()?.start))));
@@ -57,9 +59,7 @@ pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
         }
         std::thread::sleep(LOOK);
     };
-    if let Some(limits) = limits
-        && let Ok(rights) = limits.user.as_deref().map(Rights::of).transpose()
-    {
+    if let (Some(containers), Some(rights)) = (containers, rights) {
         containers.remove(rights.as_ref());
     }
     Killed { count: killed.len(), left }

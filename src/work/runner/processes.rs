@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt as _;
 
 use super::identity::Stat;
 
@@ -50,15 +51,27 @@ pub(super) fn below_this() -> Vec<Process> {
 }
 
 /// Whether it keeps the user namespace of all containers of its user. The first rootless podman starts it, and every
-/// container would end with it.
+/// container would end with it. A process chooses its own name: what counts is the program, which only the system installs.
 fn is_shared(pid: u32) -> bool {
-    let is_pause = match name(pid).as_str() {
-        "podman pause" => true,
-        "catatonit" => words(pid, "cmdline").is_ok_and(|words| words.iter().any(|word| word == "-P")),
+    let program = format!("/proc/{pid}/exe");
+    let installed = fs::metadata(&program).is_ok_and(|facts| facts.uid() == 0 && facts.mode() & 0o022 == 0);
+    let program = fs::read_link(program).unwrap_or_default();
+    let is_pause = match program.file_name().and_then(|name| name.to_str()) {
+        Some("podman") => name(pid) == "podman pause",
+        Some("catatonit") => words(pid, "cmdline").is_ok_and(|words| words.iter().any(|word| word == "-P")),
         _ => false,
     };
-    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
-    is_pause && namespace(&pid.to_string()) != namespace("self")
+    is_pause && installed && !is_same(pid, "user")
+}
+
+/// Whether it sees other users or files than this process: in a container, say.
+pub(super) fn is_apart(pid: u32) -> bool {
+    !is_same(pid, "user") || !is_same(pid, "mnt")
+}
+
+fn is_same(pid: u32, namespace: &str) -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).ok();
+    of(&pid.to_string()) == of("self")
 }
 
 /// The words of a file in a process's directory that ends each with NUL.
@@ -86,8 +99,7 @@ pub(super) fn told(left: &[Process]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt as _;
-    use std::process::{Child, Command};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -103,23 +115,30 @@ mod tests {
     #[test]
     fn podman_s_pause_process_is_nobody_s() {
         let temp = tempfile::tempdir().unwrap();
-        let pause = temp.path().join("podman pause");
-        fs::copy("/bin/sleep", &pause).unwrap();
-        let named = Ends(Command::new(&pause).arg("1000").spawn().unwrap());
-        let mut command = Command::new("unshare");
-        let apart = Ends(command.args(["--user", "--"]).arg(&pause).arg("1000").spawn().unwrap());
-        let init = temp.path().join("catatonit");
-        fs::copy("/bin/sleep", &init).unwrap();
-        let mut command = Command::new("unshare");
-        let other = Ends(command.args(["--user", "--"]).arg(&init).arg0(&init).arg("1000").spawn().unwrap());
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        for program in ["catatonit", "podman pause"] {
+            fs::copy(&shell, temp.path().join(program)).unwrap();
+        }
+        let start = |program: &str, word: &str| {
+            let program = temp.path().join(program);
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--"]).arg(&program).args(["-c", "read line", word]);
+            Ends(command.stdin(Stdio::piped()).spawn().unwrap())
+        };
+        let (pause, init) = (start("catatonit", "-P"), start("catatonit", "--"));
+        let forged = start("podman pause", "-P");
         let is_seen = |child: &Ends| below_this().iter().any(|(pid, _)| *pid == child.0.id());
         let by = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while is_seen(&apart) || name(other.0.id()) != "catatonit" {
+        let is_root = rustix::process::geteuid().is_root();
+        while is_seen(&pause) == is_root
+            || name(init.0.id()) != "catatonit"
+            || name(forged.0.id()) != "podman pause"
+        {
             assert!(std::time::Instant::now() < by, "{:?}", below_this());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert!(is_seen(&named), "the name alone spares nothing");
-        assert!(is_seen(&other), "only the one that pauses is spared");
+        assert!(is_seen(&init), "only the one that pauses is spared");
+        assert!(is_seen(&forged), "the name alone spares nothing");
     }
 
     #[test]

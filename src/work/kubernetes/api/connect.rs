@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -77,9 +78,19 @@ pub(super) async fn client(credential: &Credential) -> Result<Connected, Connect
     let url = &config.cluster_url;
     let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let authority = config.root_cert.clone().unwrap_or_default();
-    let server = (host, url.port_u16().unwrap_or(usual), authority);
+    let server = (host, url.port_u16().unwrap_or(usual), digest_of(config.root_cert.iter().flatten()));
     Ok(Connected { client, namespace: config.default_namespace, server })
+}
+
+fn digest_of<'a>(certificates: impl Iterator<Item = &'a Vec<u8>>) -> [u8; 32] {
+    let mut digest = Context::new(&SHA256);
+    for certificate in certificates {
+        digest.update(&(certificate.len() as u64).to_be_bytes());
+        digest.update(certificate);
+    }
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.finish().as_ref());
+    bytes
 }
 
 fn build(config: &Config) -> Result<Client, BoxError> {

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 /// Most that are remembered: submissions bring addresses and authorities.
 const MOST: usize = 4_096;
 
-/// A server's host and port, and the certificates of its authority.
-pub(super) type ServerKey = (String, u16, Vec<Vec<u8>>);
+/// A server's host and port, and the digest of the certificates of its authority, which may be long.
+pub(super) type ServerKey = (String, u16, [u8; 32]);
 
 /// The servers that have answered. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn an_answer_proves_address_and_authority_together() {
         let all = ProvenServers::default();
-        let key = |host: &str, authority: u8| (host.to_owned(), 6443, vec![vec![authority]]);
+        let key = |host: &str, authority: u8| (host.to_owned(), 6443, [authority; 32]);
         let server = all.server(key("a", 1));
         assert!(!server.is_proven());
         server.note_answer();
