@@ -1,8 +1,11 @@
 """Where credentials come from, the rights that they have, and what may not come with a submission."""
 
 import base64
+import contextlib
 import json
 import re
+import socket
+import threading
 import time
 
 import pytest
@@ -131,9 +134,35 @@ def wrong(address=kubernetes.SERVER, authority=None):
     return json.dumps(config)
 
 
+@contextlib.contextmanager
+def relayed(address):
+    """The API server at another address, which its certificate does not name."""
+
+    def copy(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection((kubernetes.ADDRESS, kubernetes.PORT))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=copy, args=ends, daemon=True).start()
+
+    with socket.create_server((address, kubernetes.PORT)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield
+
+
 @pytest.mark.parametrize("is_trusted, address, cause", [(False, kubernetes.ADDRESS, "UnknownIssuer"), (True, "127.0.0.9", "not valid for name")])
-def test_a_wrong_address_or_authority_fails_at_once(cluster, add_node, is_trusted, address, cause):
+def test_a_wrong_address_or_authority_fails_at_once(cluster, add_node, request, is_trusted, address, cause):
     """AWX gives a pod two hours to start."""
+    if address != kubernetes.ADDRESS:
+        relay = contextlib.ExitStack()
+        relay.enter_context(relayed(address))
+        request.addfinalizer(relay.close)
     node, address = add_node(Node([work_type("runtime", authmethod="runtime")])), f"https://{address}:{kubernetes.PORT}"
     config = wrong(address, cluster.certificate_authority() if is_trusted else None)
     began = time.monotonic()
