@@ -4,8 +4,8 @@
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
 //! `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
-//! and `control`, `controller` above `work`, `confine` beside it. `config` stands above the rooms, of which it names only the options, and
-//! `daemon` reads it. tests/rooms.rs lists and checks every arrow.
+//! and `control`, `pods` below `work`, `controller` above `work`, `confine` beside it. `config` stands above the rooms,
+//! of which it names only the options, and `daemon` reads it. tests/rooms.rs lists and checks every arrow.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
@@ -15,6 +15,7 @@
 //! - [`service`] owns proxies between services of the mesh and sockets outside it, and the IP router.
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
+//! - [`pods`] owns the pods in which units run: their life, and all that is asked of API servers.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
 //! - `confine` owns what a command that handles foreign content may do on this machine.
@@ -46,6 +47,7 @@ pub(crate) mod duration;
 pub mod mesh;
 pub mod node;
 pub(crate) mod os;
+pub mod pods;
 mod program;
 pub mod rpc;
 pub(crate) mod service;

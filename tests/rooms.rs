@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("wire", &[]),
     ("duration", &[]),
     ("os", &[]),
@@ -17,12 +17,13 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("stream", &["mesh", "node", "os", "tls", "wire"]),
     ("service", &["mesh", "node", "os", "stream", "tls", "wire"]),
     ("rpc", &["duration", "os", "tls", "wire"]),
-    ("work", &["duration", "os", "rpc", "stream", "wire"]),
+    ("pods", &["duration", "os", "rpc"]),
+    ("work", &["duration", "os", "pods", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
     ("confine", &["backend"]),
-    ("controller", &["confine", "duration", "mesh", "os", "rpc", "wire", "work"]),
+    ("controller", &["confine", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),
-    ("config", &["controller", "duration", "mesh", "service", "telemetry", "tls", "wire", "work"]),
+    ("config", &["controller", "duration", "mesh", "pods", "service", "telemetry", "tls", "wire", "work"]),
     (
         "daemon",
         &[
@@ -34,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "mesh",
             "node",
             "os",
+            "pods",
             "rpc",
             "service",
             "stream",
@@ -56,6 +58,7 @@ const OPTIONS: [&str; 26] = [
     "mesh::firewall::Pattern",
     "mesh::firewall::Rule",
     "mesh::firewall::decide",
+    "pods::options",
     "service::IpRouterOptions",
     "telemetry::LogLevel",
     "tls::ClientOptions",
@@ -70,7 +73,6 @@ const OPTIONS: [&str; 26] = [
     "work::PythonPlugin",
     "work::Quota",
     "work::Reach",
-    "work::kubernetes::options",
     "work::limits::Limits",
     "work::limits::MaxStdout",
     "work::limits::WhenFull",

@@ -9,7 +9,7 @@ use super::directives::{Component, Config, Link};
 use super::error::{Location, Report, Source};
 use super::item::Item;
 use crate::mesh::firewall::{Action, Names, decide};
-use crate::work::kubernetes::options::KubernetesType;
+use crate::pods::options::KubernetesType;
 use crate::work::{CommandType, Reach};
 
 /// The name of a node that no rule was written for, and of a service of it.
@@ -28,7 +28,7 @@ pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
     let plugins = config.work_python.iter().filter(|kind| is_open(kind.reach, kind.verify_signature));
     let plugins = plugins.map(|kind| ("work-python", kind.name.as_str(), "parameters"));
     let pods = config.work_kubernetes.iter().filter_map(|kind| {
-        let what = what_a_pod_takes(kind).filter(|_| is_open(kind.reach(), kind.verify_signature))?;
+        let what = what_a_pod_takes(kind).filter(|_| !kind.is_for_operators() && !kind.verify_signature)?;
         Some(("work-kubernetes", kind.name.as_str(), what))
     });
     for (directive, name, what) in commands.chain(plugins).chain(pods) {

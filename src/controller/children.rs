@@ -9,10 +9,10 @@ use super::core::{ChildEnd, ChildId, JobId, RetryDelay};
 use super::driver::world::{
     ChildHere, ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
 };
+use crate::pods::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::JobUnit;
-use crate::work::kubernetes::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{Caller, ChildUnit, ChildWatch, Leftovers, Registry, ResultStream, WorkError};
 

@@ -12,7 +12,7 @@ use super::header::RunnerWords;
 use super::options::ChildTypes;
 use super::pod::{PodFault, PodOverride, PodRequest, PullSecret, secret_name};
 use super::store::GroupRecord;
-use crate::work::kubernetes::place::{KEEP_POD, KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
+use crate::pods::place::{KEEP_POD, KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
 
 /// How long a pod may wait for its start, as in AWX.
 const PENDING_TIMEOUT: &str = "2h";

@@ -21,9 +21,6 @@ use crate::tls::{
     ClientOptions, ClientProfile, ProfileError, ProfileSet, Profiles, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NameHash, NodeId, ServiceName};
-#[cfg(not(feature = "kubernetes"))]
-use crate::work::kubernetes;
-use crate::work::kubernetes::options::KubernetesType;
 use crate::work::signing::{KeyError, Signer, Verifier};
 use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing, SYNC};
 
@@ -142,7 +139,7 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
 
 /// All work types of the configuration, and those of a controller's own runner.
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
-    let kubernetes = config.work_kubernetes.iter().map(pods);
+    let kubernetes = config.work_kubernetes.iter().cloned().map(CommandType::pods);
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
     let own = config.controller.iter().filter_map(|controller| match &controller.runner {
         OwnRunner::Program(kind) => Some(CommandType::clone(kind)),
@@ -161,19 +158,6 @@ fn syncs(config: &Config) -> Option<CommandType> {
     let params = format!("{} {command} {}", confine::ARGUMENT, kind.params);
     let sync = CommandType::runner(confine::THIS_PROGRAM, params, kind.limits.clone());
     Some(CommandType { name: SYNC.to_owned(), ..sync })
-}
-
-#[cfg(feature = "kubernetes")]
-fn pods(kind: &KubernetesType) -> CommandType {
-    CommandType::pods(kind.clone())
-}
-
-#[cfg(not(feature = "kubernetes"))]
-fn pods(kind: &KubernetesType) -> CommandType {
-    CommandType {
-        verify_signature: kind.verify_signature,
-        ..CommandType::unavailable(&kind.name, kubernetes::NOT_BUILT_IN)
-    }
 }
 
 /// How long a signature is good unless configured, as with receptor.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::jobs::is_admin;
-use super::kubernetes::options::KubernetesType;
 use super::limits::Limits;
 use super::{Caller, WorkError};
+use crate::pods::options::KubernetesType;
 
 /// A configured work type that runs a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,6 @@ pub struct CommandType {
     pub limits: Limits,
     /// How its units run as pods, if they do.
     pub pods: Option<Box<KubernetesType>>,
-    /// Why nothing of this type can run here: it is known, not advertised, and submissions are refused.
-    pub cannot_run: Option<&'static str>,
 }
 
 /// Who may start units of a work type.
@@ -89,7 +87,6 @@ impl CommandType {
             plugin: None,
             limits: Limits::default(),
             pods: None,
-            cannot_run: None,
         }
     }
 
@@ -100,7 +97,8 @@ impl CommandType {
 
     /// A type whose units run as pods.
     pub fn pods(kind: KubernetesType) -> Self {
-        let (name, verify_signature, reach) = (kind.name.clone(), kind.verify_signature, kind.reach());
+        let reach = if kind.is_for_operators() { Reach::Operators } else { Reach::Mesh };
+        let (name, verify_signature) = (kind.name.clone(), kind.verify_signature);
         Self { verify_signature, reach, pods: Some(Box::new(kind)), ..Self::new(name, "") }
     }
 
@@ -113,11 +111,6 @@ impl CommandType {
             limits,
             ..Self::new(RUNNER, command)
         }
-    }
-
-    /// A type that is configured and cannot run here, and why.
-    pub fn unavailable(name: impl Into<String>, why: &'static str) -> Self {
-        Self { cannot_run: Some(why), ..Self::new(name, "") }
     }
 
     /// The arguments of one unit, still in shell quoting: the configured ones, then the client's.

@@ -14,14 +14,6 @@ pub enum WorkError {
     /// No such work type is configured here.
     #[error("unknown work type {0}")]
     UnknownType(String),
-    /// The work type is configured here, and cannot run here.
-    #[error("cannot run work type {work_type}: {why}")]
-    CannotRun {
-        /// The type.
-        work_type: String,
-        /// What is missing.
-        why: &'static str,
-    },
     /// The work type is not for this caller.
     #[error("work type {0} is for this node's own operators: they submit to it over its Unix socket")]
     OperatorsOnly(String),

@@ -17,8 +17,6 @@ use tokio::sync::Semaphore;
 
 use self::queue::Queues;
 use super::cgroup::{Cgroup, Cgroups};
-#[cfg(feature = "kubernetes")]
-use super::kubernetes::options::KubernetesType;
 use super::limits::Limits;
 use super::run_dir::RunDirs;
 use super::runner::{Killed, SpawnerHandle, kill_leftovers, kill_survivors};
@@ -27,6 +25,7 @@ use super::unit::UnitId;
 use super::units::{Entry, Leftovers, Units};
 use super::{Caller, CommandType, OpenError, RUNNER, Reach, SYNC, WorkError};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
+use crate::pods::options::KubernetesType;
 use crate::wire::WorkCommand;
 
 /// What readers of a unit's stdout are woken by, and how often they look where there is no inotify.
@@ -90,7 +89,7 @@ impl Local {
     /// The types that can run, as advertisements list them.
     pub(crate) fn work_commands(&self) -> Vec<WorkCommand> {
         let types = self.types.load();
-        let types = types.values().filter(|kind| kind.cannot_run.is_none() && kind.reach == Reach::Mesh);
+        let types = types.values().filter(|kind| kind.reach == Reach::Mesh);
         types
             .map(|kind| WorkCommand { work_type: kind.name.clone(), secure: kind.verify_signature })
             .collect()
@@ -145,31 +144,25 @@ impl Local {
         work_type: &str,
         params: &BTreeMap<String, String>,
     ) -> Result<Status, WorkError> {
-        let kind = self.runnable(work_type)?;
+        let kind = self.known(work_type)?;
         let params = kind.arguments(params)?;
         let status = Status::new(work_type, Extra::Command(CommandExtra { pid: 0, params }));
         Ok(Status { verify_signature: kind.verify_signature, ..status })
     }
 
     /// How units of a type run as pods, if they do and can.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn pods_of(&self, work_type: &str) -> Option<Box<KubernetesType>> {
-        self.runnable(work_type).ok()?.pods
+        self.known(work_type).ok()?.pods
     }
 
     /// All types whose units run as pods.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn all_pods(&self) -> Vec<KubernetesType> {
         self.types.load().values().filter_map(|kind| kind.pods.as_deref().cloned()).collect()
     }
 
-    fn runnable(&self, work_type: &str) -> Result<CommandType, WorkError> {
-        let types = self.types.load();
-        let kind = types.get(work_type).ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))?;
-        match kind.cannot_run {
-            Some(why) => Err(WorkError::CannotRun { work_type: kind.name.clone(), why }),
-            None => Ok(kind.clone()),
-        }
+    fn known(&self, work_type: &str) -> Result<CommandType, WorkError> {
+        let kind = self.types.load().get(work_type).cloned();
+        kind.ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))
     }
 
     /// Notices what happens to files in a unit's directory.

@@ -12,7 +12,7 @@
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
-//! - `kubernetes`: units that run as pods: what is decided about them, pure.
+//! - `pods`: units that run as pods: [`crate::pods`] decides and acts, and here they are units as others.
 
 mod asked;
 mod caller;
@@ -21,10 +21,8 @@ mod command;
 mod error;
 pub mod follow;
 pub mod jobs;
-pub mod kubernetes;
 pub mod limits;
 mod local;
-#[cfg_attr(not(feature = "kubernetes"), path = "no_pods.rs")]
 mod pods;
 mod registry;
 mod remote;

@@ -11,20 +11,20 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::WorkError;
-use super::kubernetes::driver::{Command, Permit, Recording, Removed, Unit};
-use super::kubernetes::environment::Environment;
-use super::kubernetes::executor::{Executor, PodUnit, put_record};
-use super::kubernetes::extra::KubeExtra;
-use super::kubernetes::machine::StatusChange;
-use super::kubernetes::name::label_value;
-use super::kubernetes::options::{AuthMethod, KubernetesType};
-use super::kubernetes::place::{ClusterError, PodPlace};
 use super::local::Local;
 use super::remote::Gate;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
 use super::units::{Entry, Outcome, Units};
+use crate::pods::driver::{Command, Permit, Recording, Removed, Unit};
+use crate::pods::environment::Environment;
+use crate::pods::executor::{Executor, PodUnit, put_record};
+use crate::pods::extra::KubeExtra;
+use crate::pods::machine::StatusChange;
+use crate::pods::name::label_value;
+use crate::pods::options::{AuthMethod, KubernetesType};
+use crate::pods::place::{ClusterError, PodPlace};
 
 /// The file with the random ID of the node's directory.
 const STORE_ID: &str = ".store-id";

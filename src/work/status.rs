@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 use super::asked::{self, Asked};
 use super::caller::{self, Submitter};
 use super::jobs::{CONTROLLER, JobExtra};
-use super::kubernetes::extra::KubeExtra;
-use super::limits::OutputBound;
 use super::unit::{Life, State};
+use crate::pods::extra::KubeExtra;
+use crate::rpc::OutputBound;
 use crate::rpc::UnitReport;
 
 /// The work type of a unit that runs on another node.

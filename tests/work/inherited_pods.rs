@@ -3,9 +3,9 @@
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, ChildId, InstanceName};
 use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
-use meshd::work::kubernetes::options::{AuthMethod, KubernetesType};
-use meshd::work::kubernetes::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
-use meshd::work::limits::OutputBound;
+use meshd::pods::options::{AuthMethod, KubernetesType};
+use meshd::pods::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
+use meshd::rpc::OutputBound;
 use meshd::work::{CommandType, Leftovers, Registry};
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use meshd::work::limits::{Limits, MaxStdout, OutputBound, WhenFull};
+use meshd::rpc::OutputBound;
+use meshd::work::limits::{Limits, MaxStdout, WhenFull};
 use meshd::work::{Options, Outcome, PythonPlugin, State};
 
 use crate::harness::*;

@@ -1,7 +1,7 @@
 //! Units as pods: the daemon beside a scripted API server, from the submission to the release. What is decided about a
 //! unit is tested with its machine, and what travels with its driver.
 
-#[path = "../../src/work/kubernetes/driver/tests/server.rs"]
+#[path = "../../src/pods/driver/tests/server.rs"]
 #[allow(dead_code, reason = "the tests of the driver use the rest")]
 pub(crate) mod server;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, InstanceName};
 use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
+use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
-use meshd::work::limits::OutputBound;
 use meshd::work::{Leftovers, Options, Outcome, Registry, Started, State};
 
 use crate::control::Mesh;

@@ -22,11 +22,11 @@ use super::error::Report;
 use super::item::Item;
 use super::schema::Directive;
 use crate::controller::options::ControllerOptions;
+use crate::pods::options::KubernetesType;
 use crate::service::IpRouterOptions;
 use crate::telemetry::LogLevel;
 use crate::tls::{ClientOptions, ServerOptions};
 use crate::work::CommandType;
-use crate::work::kubernetes::options::KubernetesType;
 
 /// Makes the table, the configuration and its components from the list of directives. What is a component of its own
 /// has its name there, as a link or otherwise.

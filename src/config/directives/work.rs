@@ -11,7 +11,7 @@ use super::super::declare::{Reader, Single, directive, settings};
 use super::super::parameters::{self, Bytes, Processors, Variables, choice, grammar, number, parsed};
 use super::super::schema::Role;
 use super::super::value::Located;
-use crate::work::kubernetes::options::{AuthMethod, KubernetesType, StreamMethod};
+use crate::pods::options::{AuthMethod, KubernetesType, StreamMethod};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 use crate::work::{CommandType, PythonPlugin};
 

@@ -7,10 +7,10 @@ use super::super::directives::node::DEFAULT_MAX_IDLE;
 use super::super::directives::services::{Forward, RemoteNode};
 use super::*;
 use crate::mesh::firewall::{Action, Pattern};
+use crate::pods::options::{AuthMethod, StreamMethod};
 use crate::telemetry::LogLevel;
 use crate::wire::{Cost, NodeId, ServiceName};
 use crate::work::Quota;
-use crate::work::kubernetes::options::{AuthMethod, StreamMethod};
 use crate::work::limits::{Limits, MaxStdout, WhenFull};
 
 fn node(name: &str) -> NodeId {

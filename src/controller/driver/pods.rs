@@ -12,7 +12,7 @@ use crate::controller::clusters::{GroupFault, PodSetup};
 use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress, RetryDelay};
 use crate::controller::credentials::Credentials;
 use crate::controller::store::{Error, GroupRecord};
-use crate::work::kubernetes::place::{ClusterError, PodPlace};
+use crate::pods::place::{ClusterError, PodPlace};
 
 /// Between two tries to write a secret.
 const SECRET: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };

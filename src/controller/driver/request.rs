@@ -5,9 +5,9 @@ use super::world::ChildRequest;
 use crate::controller::core::{Attempt, ChildType, Job, JobId, JobKind};
 use crate::controller::header::Header;
 use crate::controller::store::{Error, JobDetail};
+use crate::rpc::OutputBound;
 use crate::work::SYNC;
 use crate::work::jobs::private_dir;
-use crate::work::limits::OutputBound;
 use crate::work::run_dir::{KEPT_PLACEHOLDER, PLACEHOLDER};
 
 impl JobDriver {

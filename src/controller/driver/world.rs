@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::pod::PullSecret;
+use crate::pods::place::{ClusterError, PodPlace};
+use crate::rpc::OutputBound;
 use crate::work::Leftovers;
 use crate::work::jobs::JobUnit;
-use crate::work::kubernetes::place::{ClusterError, PodPlace};
-use crate::work::limits::OutputBound;
 
 /// Something that takes time.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::core::{ChildEnd, Cpus, HealthReport, InstanceName, readable};
 
-use crate::work::limits::OutputBound;
+use crate::rpc::OutputBound;
 
 pub use self::schedule::{CHECKS_AT_ONCE, is_checked_by, next_checks, uncheckable};
 pub use self::surroundings::Surroundings;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use super::Findings;
 use crate::config::Config;
 use crate::daemon::wiring;
+use crate::pods::options::KubernetesType;
 use crate::tls::{ClientProfile, Profile, ServerProfile};
-use crate::work::kubernetes::options::KubernetesType;
 
 impl Findings {
     /// Profiles: files readable and whole, certificates in force and for this node.
@@ -52,7 +52,6 @@ impl Findings {
     }
 
     /// A cluster that is away now may be there when the node starts, so nothing of it is an error.
-    #[cfg(feature = "kubernetes")]
     fn kubernetes(&mut self, kind: &KubernetesType) {
         let what = format!("work-kubernetes {}", kind.name);
         let files = [kind.kubeconfig.as_ref(), kind.pod.as_ref()];
@@ -64,18 +63,11 @@ impl Findings {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {
             Ok(runtime) => {
-                let problems = runtime.block_on(crate::work::kubernetes::check::problems(kind));
+                let problems = runtime.block_on(crate::pods::check::problems(kind));
                 self.warnings.extend(problems.iter().map(|problem| format!("{what}: {problem}")));
             }
             Err(error) => self.add(&what, error),
         }
-    }
-
-    #[cfg(not(feature = "kubernetes"))]
-    fn kubernetes(&mut self, kind: &KubernetesType) {
-        let what = format!("work-kubernetes {}", kind.name);
-        self.readable(&what, [kind.kubeconfig.as_ref(), kind.pod.as_ref()]);
-        self.warnings.push(format!("{what}: {}", crate::work::kubernetes::NOT_BUILT_IN));
     }
 
     fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {

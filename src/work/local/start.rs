@@ -105,8 +105,8 @@ impl Local {
 
     async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
         let status = writer.status();
-        let runnable = self.runnable(&status.work_type);
-        let kind = match runnable.or_else(|error| self.runner_for(entry, &status).ok_or(error)) {
+        let known = self.known(&status.work_type);
+        let kind = match known.or_else(|error| self.runner_for(entry, &status).ok_or(error)) {
             Ok(kind) => kind,
             // It was there when the unit was submitted.
             Err(error) => {

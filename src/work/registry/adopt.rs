@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::{Registry, detached};
+use crate::rpc::OutputBound;
 use crate::rpc::request::AdoptRequest;
 use crate::wire::NodeId;
-use crate::work::limits::OutputBound;
 use crate::work::signing::{Subject, Verb};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status};
 use crate::work::unit::{Life, State, UnitId};

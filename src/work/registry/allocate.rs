@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::{Outcome, Registry};
+use crate::rpc::OutputBound;
 use crate::rpc::request::SubmitRequest;
 use crate::work::asked::Asked;
-use crate::work::limits::OutputBound;
 use crate::work::status::Status;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};

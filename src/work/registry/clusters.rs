@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::Registry;
+use crate::pods::place::{ClusterError, PodPlace};
 use crate::work::WorkError;
-use crate::work::kubernetes::place::{ClusterError, PodPlace};
 
 impl Registry {
     /// Whether a unit of that work type with these parameters would be accepted as a pod. Asks no cluster.

@@ -10,10 +10,10 @@ use aws_lc_rs::digest;
 
 use super::{Registry, detached};
 use crate::duration;
+use crate::rpc::OutputBound;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::jobs::JobIntake;
-use crate::work::limits::OutputBound;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};

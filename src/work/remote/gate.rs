@@ -30,7 +30,6 @@ impl Gate {
     }
 
     /// Returns once something may be done elsewhere for a unit.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn passes(&self, unit: &UnitId) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.is_open.subscribe();
         let is_child = self.is_child(unit);

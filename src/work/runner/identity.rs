@@ -7,11 +7,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::OnceLock;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::os::boot::boot;
 use crate::work::store::UnitDir;
 
 /// A process, distinguished from all others before and after it.
@@ -118,16 +118,6 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// No process lives longer than its boot, so that it asks once.
-pub(crate) fn boot() -> io::Result<String> {
-    static BOOT: OnceLock<String> = OnceLock::new();
-    if let Some(boot) = BOOT.get() {
-        return Ok(boot.clone());
-    }
-    let found = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(BOOT.get_or_init(|| found.trim().to_owned()).clone())
 }
 
 /// What `/proc/PID/stat` says.

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use crate::work::limits::{OutputBound, WhenFull};
+use crate::rpc::OutputBound;
+use crate::work::limits::WhenFull;
 use crate::work::store::UnitDir;
 
 /// Bytes read at a time.

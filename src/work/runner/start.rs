@@ -14,9 +14,10 @@ use rustix::process::Pid;
 use super::output::Pump;
 use super::payload::Payload;
 use super::{Job, fork, leftovers};
+use crate::rpc::OutputBound;
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
-use crate::work::limits::{OutputBound, WhenFull};
+use crate::work::limits::WhenFull;
 use crate::work::run_dir;
 use crate::work::store::UnitDir;
 

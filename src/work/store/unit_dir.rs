@@ -13,7 +13,7 @@ use super::disk::{
     write_file,
 };
 use super::{HIDDEN, check_ours};
-use crate::work::runner::identity::boot;
+use crate::os::boot::boot;
 use crate::work::status::{BadStatus, Status};
 use crate::work::{OpenError, WorkError};
 

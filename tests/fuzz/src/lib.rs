@@ -4,7 +4,6 @@
 //! Each function also checks an invariant of accepted input, usually that printing and parsing it again gives
 //! the same value.
 
-#[cfg(feature = "kubernetes")]
 pub(crate) mod pods;
 
 use std::collections::BTreeMap;
@@ -45,13 +44,9 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("job_header", job_header),
     ("submission", submission),
     ("worker_output", worker_output),
-    #[cfg(feature = "kubernetes")]
     ("log_stream", pods::log_stream),
-    #[cfg(feature = "kubernetes")]
     ("attach_stream", pods::attach_stream),
-    #[cfg(feature = "kubernetes")]
     ("pod_status", pods::pod_status),
-    #[cfg(feature = "kubernetes")]
     ("kubeconfig", pods::kubeconfig),
 ];
 

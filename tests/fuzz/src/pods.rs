@@ -5,12 +5,12 @@ use std::path::Path;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
-use meshd::work::kubernetes::api::spdy;
-use meshd::work::kubernetes::executor;
-use meshd::work::kubernetes::kubeconfig as checks;
-use meshd::work::kubernetes::log::{LogReader, StreamEnd, new_part};
-use meshd::work::kubernetes::pod_status::PodSeen;
-use meshd::work::kubernetes::waiting;
+use meshd::pods::api::spdy;
+use meshd::pods::executor;
+use meshd::pods::kubeconfig as checks;
+use meshd::pods::log::{LogReader, StreamEnd, new_part};
+use meshd::pods::pod_status::PodSeen;
+use meshd::pods::waiting;
 
 /// The bytes are streams of a log, in pieces: a byte that says how a piece is delivered, its length, and the piece. Stdout
 /// grows, and holds what the reader says.

@@ -14,9 +14,9 @@ use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, Mesh, NodeView, PodChild,
 };
+use crate::pods::place::{ClusterError, PodPlace};
+use crate::rpc::OutputBound;
 use crate::work::jobs::JobUnit;
-use crate::work::kubernetes::place::{ClusterError, PodPlace};
-use crate::work::limits::OutputBound;
 use crate::work::{Leftovers, Registry};
 
 const NO_CLUSTER: &str = "there is no cluster";

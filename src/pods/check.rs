@@ -1,0 +1,84 @@
+//! What keeps a work type from running pods, found out before any unit asks: its credential, its rights, its pod file.
+//! Owns the list of rights that are needed. Changes nothing in the cluster.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::api::{Api, ApiAnswer, HttpApi, ProvenServers};
+use super::executor::{own_credential, parse, read};
+use super::extra::KubeExtra;
+use super::name::Owner;
+use super::options::{KubernetesType, StreamMethod};
+use super::pod::Template;
+use super::server_version::too_old;
+
+/// How long the API server may take for one answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// The rights on pods, and on their subresources, that a unit needs.
+const RIGHTS: [(&str, &str); 7] = [
+    ("create", ""),
+    ("get", ""),
+    ("list", ""),
+    ("watch", ""),
+    ("delete", ""),
+    ("get", "log"),
+    ("create", "attach"),
+];
+
+/// The problems of a work type.
+pub async fn problems(kind: &KubernetesType) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Err(problem) = try_pod(kind).await {
+        problems.push(problem);
+    }
+    match missing_rights(kind).await {
+        Ok(missing) => problems.extend(missing),
+        Err(problem) => problems.push(problem),
+    }
+    problems
+}
+
+async fn try_pod(kind: &KubernetesType) -> Result<(), String> {
+    let text = read("pod", kind.pod.as_deref()).await?;
+    if text.is_empty() {
+        return Ok(());
+    }
+    let namespace = if kind.namespace.is_empty() { "default".to_owned() } else { kind.namespace.clone() };
+    let extra = KubeExtra { kube_namespace: namespace, ..KubeExtra::default() };
+    let pod = parse("pod", &text)?;
+    let made = Template::new(&kind.name, &extra, Some(pod), &Owner::new("node", "unit", "store"));
+    made.map(drop).map_err(|error| format!("pod: {error}"))
+}
+
+async fn missing_rights(kind: &KubernetesType) -> Result<Vec<String>, String> {
+    let Some(credential) = own_credential(kind).await? else { return Ok(Vec::new()) };
+    let made = HttpApi::new(&credential, None, &ProvenServers::default()).await;
+    let (api, namespace) = made.map_err(|error| error.to_string())?;
+    let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
+    let mut missing = Vec::new();
+    // A pod with TCP brings its output itself. A server that cannot be asked is named below.
+    if kind.stream_method == StreamMethod::Logger
+        && let Ok(version) = answer(api.version()).await
+    {
+        missing.extend(too_old(&version));
+    }
+    for (verb, subresource) in RIGHTS {
+        if !subresource.is_empty() && kind.stream_method == StreamMethod::Tcp {
+            continue;
+        }
+        if !answer(api.may(&namespace, verb, subresource)).await? {
+            let on = if subresource.is_empty() { "pods".to_owned() } else { format!("pods/{subresource}") };
+            missing.push(format!("its credential may not {verb} {on} in namespace {namespace}"));
+        }
+    }
+    Ok(missing)
+}
+
+async fn answer<T>(answer: ApiAnswer<T>) -> Result<T, String> {
+    match timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(|error| format!("the API server cannot be asked: {error}")),
+        Err(_) => Err("the API server cannot be asked: it does not answer".into()),
+    }
+}

@@ -1,0 +1,34 @@
+//! Pods as work: a pod is created for a unit, attached to, followed and deleted. Owns all that is decided about pods and
+//! all that is asked of API servers. It knows no registry of units, which `work` keeps, and no configuration syntax.
+//!
+//! - [`machine`]: the life of one unit's pod, pure: answers of the API server go in, requests come out. What it judges by
+//!   is pure too: [`pod_status`], [`waiting`], [`api_error`], [`server_version`], and [`log`], which makes stdout of log
+//!   streams that break off, repeat themselves and rotate.
+//! - [`driver`]: the task that carries a machine's requests out. [`api`], [`cluster`], `watch`: the API servers.
+//! - [`executor`]: the units of this node by ID. [`errands`]: what is done beside units, at a [`place`]. [`check`]: what
+//!   keeps a work type from running.
+//! - [`options`]: the directive. [`environment`]: settings for all types. [`parameters`]: the parameters of a submission.
+//!   [`extra`]: the record in the status file. [`pod`], [`name`], [`kubeconfig`]: the pod to create, and the credential.
+
+pub mod api;
+pub mod api_error;
+pub mod back_off;
+pub mod check;
+pub mod cluster;
+pub mod driver;
+pub mod environment;
+pub mod errands;
+pub mod executor;
+pub mod extra;
+pub mod kubeconfig;
+pub mod log;
+pub mod machine;
+pub mod name;
+pub mod options;
+pub mod parameters;
+pub mod place;
+pub mod pod;
+pub mod pod_status;
+pub mod server_version;
+pub mod waiting;
+pub mod watch;
