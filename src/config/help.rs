@@ -34,8 +34,9 @@ many times stands in lists under plural names, as in `tcp-peers`.
   -h, --help               print this text
       --version            print the version
 
-Data is kept in /var/lib/meshd for root, else in $XDG_STATE_HOME/meshd or
-~/.local/state/meshd, and in /tmp/receptor if the program is called `receptor`.
+Data is kept in $STATE_DIRECTORY, which systemd sets, without it in /var/lib/meshd for root and in
+$XDG_STATE_HOME/meshd or ~/.local/state/meshd for others, and in /tmp/receptor if the program is
+called `receptor`.
 ";
 
 /// The help text, at most 100 columns wide.
@@ -96,8 +97,8 @@ plural names. On the command line the same is `--node id=foo --tcp-listener port
 maps are JSON there, and a list's parameter may be repeated. Names are taken in any case. `meshd check` reports every
 mistake with file and line.
 
-Data is kept in `/var/lib/meshd` for root, else in `$XDG_STATE_HOME/meshd` or `~/.local/state/meshd`, and in
-`/tmp/receptor` if the program is called `receptor`.
+Data is kept in `$STATE_DIRECTORY`, which systemd sets, without it in `/var/lib/meshd` for root and in
+`$XDG_STATE_HOME/meshd` or `~/.local/state/meshd` for others, and in `/tmp/receptor` if the program is called `receptor`.
 
 `*` marks the parameter whose name may be left out, as in `- tcp-listener: 2222`.
 ";

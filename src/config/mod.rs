@@ -54,6 +54,8 @@ pub struct Environment {
     pub host_name: Option<String>,
     /// True if the program runs as root.
     pub is_root: bool,
+    /// `STATE_DIRECTORY`, which systemd sets for a service that has one.
+    pub state_directory: Option<PathBuf>,
     /// `XDG_STATE_HOME`
     pub xdg_state_home: Option<PathBuf>,
     /// `HOME`
@@ -70,6 +72,7 @@ impl Environment {
             program,
             host_name: rustix::system::uname().nodename().to_str().ok().map(str::to_owned),
             is_root: rustix::process::geteuid().is_root(),
+            state_directory: path("STATE_DIRECTORY"),
             xdg_state_home: path("XDG_STATE_HOME"),
             home: path("HOME"),
         }
@@ -81,6 +84,8 @@ impl Environment {
         let absolute = |path: &Option<PathBuf>| path.clone().filter(|path| path.is_absolute());
         if self.program == "receptor" {
             Some(PathBuf::from("/tmp/receptor"))
+        } else if let Some(directory) = absolute(&self.state_directory) {
+            Some(directory)
         } else if self.is_root {
             Some(PathBuf::from("/var/lib/meshd"))
         } else {

@@ -2,7 +2,8 @@
 //!
 //! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping from
 //! configuration to the rooms' own settings (`wiring`), links and services one by one (`components`), what a reload
-//! changes (`reload`) and when one is due without being asked for (`watch`), and `meshd check`.
+//! changes (`reload`) and when one is due without being asked for (`watch`), what systemd is told (`systemd`), and
+//! `meshd check`.
 
 mod certificates;
 mod check;
@@ -10,6 +11,7 @@ mod components;
 mod controller;
 mod epoch;
 mod reload;
+mod systemd;
 mod watch;
 mod wiring;
 
@@ -173,14 +175,14 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         version: VERSION,
     };
     reloader.start(Components::new(context, stop.clone())).await?;
-    watch::spawn(reloader.clone(), stop);
-    // Does nothing without systemd.
-    let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    watch::spawn(reloader.clone(), stop.clone());
+    systemd::spawn_watchdog(node.clone(), stop);
+    systemd::ready();
     info!(node = %node.id(), "ready");
     let end = wait_for_end(stopped, reloader.as_ref()).await;
     node.stop_dialling();
     info!("stopping; running work goes on");
-    let _nobody = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    systemd::stopping();
     reloader.stop().await;
     if let Some(controller) = controller {
         controller.stop(&work);

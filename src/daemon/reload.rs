@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::components::{Components, StartError};
 use super::controller::Controller;
 use super::watch::Followed;
-use super::wiring;
+use super::{systemd, wiring};
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{LogLevels, Reload, ReloadError};
 use crate::stream;
@@ -74,7 +74,13 @@ impl Reloader {
 
     async fn follow_sources(&self) -> Result<(), ReloadError> {
         let mut state = self.state.lock().await;
-        let state = &mut *state;
+        systemd::reloading();
+        let outcome = self.change(&mut state).await;
+        systemd::reloaded(&outcome);
+        outcome
+    }
+
+    async fn change(&self, state: &mut Applied) -> Result<(), ReloadError> {
         let Some(components) = &mut state.components else {
             return Err(ReloadError::Invalid("the node is starting or stopping".to_owned()));
         };

@@ -17,4 +17,5 @@ mod secured;
 mod silence;
 mod stopping;
 mod streams;
+mod systemd;
 mod units;

@@ -115,7 +115,8 @@ fn the_default_data_directory_depends_on_caller_and_name() {
     let home = |home: &str| Environment { is_root: false, home: Some(home.into()), ..environment() };
     let state = Environment { xdg_state_home: Some("/state".into()), ..home("/home/a") };
     let relative = Environment { xdg_state_home: Some("state".into()), ..home("/home/a") };
-    let receptor = Environment { program: "receptor".to_owned(), ..home("/home/a") };
+    let service = Environment { state_directory: Some("/var/lib/mesh".into()), ..home("/var/lib/mesh") };
+    let receptor = Environment { program: "receptor".to_owned(), ..service.clone() };
     for (environment, expected) in [
         (root, Some("/var/lib/meshd")),
         (home("/home/a"), Some("/home/a/.local/state/meshd")),
@@ -123,6 +124,7 @@ fn the_default_data_directory_depends_on_caller_and_name() {
         (home("/"), None),
         (state, Some("/state/meshd")),
         (relative, Some("/home/a/.local/state/meshd")),
+        (service, Some("/var/lib/mesh")),
         (receptor, Some("/tmp/receptor")),
     ] {
         assert_eq!(environment.default_data_dir(), expected.map(PathBuf::from), "{environment:?}");

@@ -17,6 +17,7 @@ fn environment() -> Environment {
         program: "meshd".to_owned(),
         host_name: Some("host.example".to_owned()),
         is_root: true,
+        state_directory: None,
         xdg_state_home: None,
         home: None,
     }

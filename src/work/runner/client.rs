@@ -27,6 +27,20 @@ const RESTART_PAUSE: Duration = Duration::from_millis(200);
 /// Attempts in a row before waiting requests are refused.
 const RESTARTS: u32 = 5;
 
+/// What systemd tells the daemon alone. A job that has them speaks for it: podman, for one, hands the socket to the
+/// container and waits for what the container says.
+const DAEMONS_OWN: [&str; 9] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "CACHE_DIRECTORY",
+    "LOGS_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CREDENTIALS_DIRECTORY",
+];
+
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Started {
@@ -89,6 +103,9 @@ impl Process {
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(executable);
         command.arg(SPAWNER_ARGUMENT).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        for name in DAEMONS_OWN {
+            command.env_remove(name);
+        }
         let socket = Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?);
         let child = command.spawn()?;
         // Before it is asked for anything.

@@ -1,0 +1,57 @@
+//! What systemd learns of the daemon that it has started: that it is ready, reloads, stops, and still works. Owns the
+//! proof of the last. Does nothing where nobody has asked to be told.
+
+use sd_notify::{NotifyState, notify};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::node::NodeHandle;
+
+/// Signs of life in the time after which systemd takes the daemon for hung: a busy machine may delay some.
+const SIGNS: u32 = 4;
+
+/// All listeners and services are up.
+pub(super) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The configuration is read again, until [`reloaded`].
+pub(super) fn reloading() {
+    // Without the time, Type=notify-reload does not take it for the reload that it has asked for.
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        tell(&[NotifyState::Reloading, now]);
+    }
+}
+
+/// How a reload ended: `systemctl status` shows the failure, which is one line.
+pub(super) fn reloaded<E: std::fmt::Display>(outcome: &Result<(), E>) {
+    let status = match outcome {
+        Ok(()) => String::new(),
+        Err(error) => format!("the last reload failed, nothing was changed: {error}"),
+    };
+    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// The daemon has begun to stop.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Gives signs of life until `stop`, if systemd waits for them. Each one is an answer of the mesh's task to a task of
+/// its own: a runtime without a free thread gives none, nor does a mesh that is caught in something.
+pub(super) fn spawn_watchdog(node: NodeHandle, stop: CancellationToken) {
+    let Some(patience) = sd_notify::watchdog_enabled() else { return };
+    let signs = async move {
+        loop {
+            let _answer = node.links().await;
+            tell(&[NotifyState::Watchdog]);
+            sleep(patience / SIGNS).await;
+        }
+    };
+    tokio::spawn(stop.run_until_cancelled_owned(signs));
+}
+
+fn tell(states: &[NotifyState]) {
+    // Who does not listen any more need not be told.
+    let _ = notify(states);
+}
