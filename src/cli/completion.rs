@@ -67,6 +67,17 @@ pub(super) fn groups() -> ArgValueCandidates {
     ArgValueCandidates::new(|| names("group.list", "groups", "name", ""))
 }
 
+/// Playbooks in this directory, or in the project of a runner's.
+pub(super) fn playbooks() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let in_project = std::fs::read_dir("project").or_else(|_| std::fs::read_dir("."));
+        let files = in_project.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let is_playbook =
+            |name: &OsString| [".yml", ".yaml"].iter().any(|end| name.to_string_lossy().ends_with(end));
+        files.filter(is_playbook).map(CompletionCandidate::new).collect()
+    })
+}
+
 fn names(op: &'static str, list: &str, key: &str, help: &str) -> Vec<CompletionCandidate> {
     let answer = ask(op).unwrap_or_default();
     let rows = answer[list].as_array().into_iter().flatten().enumerate();

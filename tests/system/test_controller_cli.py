@@ -291,12 +291,13 @@ def test_the_stream_is_what_ansible_runner_makes(tmp_path):
     done = subprocess.run(ours, capture_output=True, text=True, env=environment(), timeout=60)
     assert (done.returncode, done.stdout) == (0, "7\n"), done
     header, ours = node.payload.split(b"\n", 1)
-    assert json.loads(header) == {"controller": 1}
+    assert json.loads(header) == {"controller": 1, "name": "site.yml"}
     (kwargs, files), (their_kwargs, their_files) = unpacked(ours), unpacked(theirs)
     # What the runner's command line passes on without being asked is what it assumes anyway.
     plain = lambda kwargs: {key: str(value) for key, value in kwargs.items() if value and key != "ident"}  # noqa: E731
     assert plain(kwargs) == plain(their_kwargs) and kwargs["ident"]
-    assert files == their_files and len(files) > 12
+    ours = [files.pop(name) for name in ("env/callback", "env/callback/no_terminal.py", "env/envvars")]
+    assert files == their_files and len(files) > 12 and json.loads(ours[2][1])["ANSIBLE_CALLBACK_PLUGINS"] == "../env/callback"
 
 
 def test_ctrl_c_cancels_the_job_and_waits_for_its_end(stand_in, project, tmp_path):

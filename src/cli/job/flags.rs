@@ -1,22 +1,28 @@
-//! The flags of `meshctl job run`.
+//! The flags of `meshctl job run`. Those that ansible has keep its letters and meaning; which of them become words of
+//! its command line says `ansible`.
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args};
+use clap::Args;
 
-use crate::cli::completion::{groups, jobs};
+use super::ansible::AnsibleFlags;
+use crate::cli::completion::{groups, jobs, playbooks};
+use crate::cli::exit::Failure;
+
+/// Letters of a name that nobody chose.
+const LONGEST_TITLE: usize = 100;
 
 /// Arguments of `meshctl job run`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["playbook", "module"]))]
 pub(in crate::cli) struct RunFlags {
-    /// Directory to run: with project/ in it a runner's directory, else the project itself [default: .]
+    /// Playbook to run; or the directory of -p and -m: with project/ in it a runner's, else the project itself [default: .]
+    #[arg(value_name = "PLAYBOOK|DIR")]
     pub dir: Option<PathBuf>,
     /// Playbook to run, as a path within the project
-    #[arg(long, short = 'p', value_name = "FILE")]
+    #[arg(long, short = 'p', value_name = "FILE", add = playbooks())]
     pub playbook: Option<String>,
     /// Module to run on each host, instead of a playbook
-    #[arg(long, short = 'm')]
+    #[arg(long, short = 'm', conflicts_with = "playbook")]
     pub module: Option<String>,
     /// Arguments of the module
     #[arg(long = "args", short = 'a', requires = "module")]
@@ -30,39 +36,27 @@ pub(in crate::cli) struct RunFlags {
     /// Variables: KEY=VALUE, a JSON object, or @FILE
     #[arg(long = "extra-vars", short = 'e', value_name = "VARS")]
     pub extra_vars: Vec<String>,
-    /// Run on these hosts alone
-    #[arg(long, short = 'l', value_name = "PATTERN")]
+    /// Run on these hosts alone; the last one counts
+    #[arg(long, short = 'l', value_name = "PATTERN", overrides_with = "limit")]
     pub limit: Option<String>,
     /// Hosts at a time
-    #[arg(long, short = 'f', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'f', env = "ANSIBLE_FORKS", hide_env_values = true, overrides_with = "forks",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub forks: Option<u32>,
-    /// Run only what has these tags
+    /// Run only what has these tags, with commas or given several times
     #[arg(long, short = 't')]
-    pub tags: Option<String>,
+    pub tags: Vec<String>,
     /// Leave out what has these tags
     #[arg(long)]
-    pub skip_tags: Option<String>,
+    pub skip_tags: Vec<String>,
     /// Have the playbook say more (up to -vvvvv)
     #[arg(short = 'v', action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Change nothing, and say what would change
-    #[arg(long)]
-    pub check: bool,
-    /// Show what changes in files
-    #[arg(long)]
-    pub diff: bool,
+    #[command(flatten)]
+    pub ansible: AnsibleFlags,
     /// Private key for the hosts
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "key-file", value_name = "FILE")]
     pub private_key: Option<PathBuf>,
-    /// Ask for the password of the connection
-    #[arg(long, short = 'k')]
-    pub ask_pass: bool,
-    /// Ask for the password of become
-    #[arg(long, short = 'K')]
-    pub ask_become_pass: bool,
-    /// File with the password of the vault
-    #[arg(long, value_name = "FILE")]
-    pub vault_password_file: Option<PathBuf>,
     #[command(flatten)]
     pub placing: Placing,
     /// Directory for the job's artifacts: stdout, rc, status, job_events/, facts
@@ -74,6 +68,59 @@ pub(in crate::cli) struct RunFlags {
     /// Do not wait for the job's end: print its number
     #[arg(long)]
     pub detach: bool,
+}
+
+impl RunFlags {
+    /// A playbook in the place of the directory is the playbook, and this directory the project, as for
+    /// ansible-playbook; where it lies elsewhere, its own directory is.
+    ///
+    /// # Errors
+    /// It is not said what to run.
+    pub(super) fn settle(&mut self) -> Result<(), Failure> {
+        if self.ansible.step {
+            let text = "--step asks before each task, and nobody can answer a job: use --start-at-task, --tags or --check";
+            return Err(Failure::usage(text));
+        }
+        let is_said = self.playbook.is_some() || self.module.is_some();
+        let Some(given) = self.dir.as_ref().filter(|_| !is_said) else {
+            let text = "say what to run: a playbook, as in `meshctl job run site.yml`, or -m MODULE";
+            return if is_said { Ok(()) } else { Err(Failure::usage(text)) };
+        };
+        let shown = given.display();
+        if given.is_dir() {
+            return Err(Failure::usage(format!("{shown} is a directory: name the playbook in it by -p")));
+        }
+        let Ok(found) = given.canonicalize() else {
+            return Err(Failure::usage(format!("there is no playbook {shown}")));
+        };
+        let (here, runners) = (PathBuf::from("."), PathBuf::from("./project"));
+        let roots = [(&runners, &here), (&here, &here)];
+        let inside = |(root, dir): (&PathBuf, &PathBuf)| {
+            let rest = found.strip_prefix(root.canonicalize().ok()?).ok()?;
+            Some((dir.clone(), rest.to_str()?.to_owned()))
+        };
+        let beside = || {
+            let name = found.file_name()?.to_str()?.to_owned();
+            Some((found.parent()?.to_owned(), name))
+        };
+        let (dir, playbook) = roots
+            .into_iter()
+            .find_map(inside)
+            .or_else(beside)
+            .ok_or_else(|| Failure::usage(format!("{shown}: it has no name in UTF-8")))?;
+        (self.dir, self.playbook) = (Some(dir), Some(playbook));
+        Ok(())
+    }
+
+    /// What the job does, for lists: its playbook, or its module with its arguments.
+    pub(super) fn title(&self) -> Option<String> {
+        let module = self.module.as_ref().map(|module| match &self.module_args {
+            Some(args) => format!("{module} {args}"),
+            None => module.clone(),
+        });
+        let title = self.playbook.clone().or(module)?;
+        Some(title.chars().take(LONGEST_TITLE).collect())
+    }
 }
 
 /// Where and when a job runs: the flags that become its header.
@@ -100,7 +147,7 @@ pub(in crate::cli) struct Placing {
     /// Group to run in; more of them in order
     #[arg(long, add = groups())]
     pub group: Vec<String>,
-    /// Name for lists
+    /// Name for lists [default of job run: the playbook, or the module and its arguments]
     #[arg(long)]
     pub name: Option<String>,
     /// Submitting the same key again follows the same job

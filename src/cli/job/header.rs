@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::flags::Placing;
 
 impl Placing {
-    /// The header of a job that runs a playbook, or a module.
-    pub(super) fn header(&self, is_module: bool) -> Value {
+    /// The header of a job that runs a playbook, or a module. `title` is the name of one that nobody has named.
+    pub(super) fn header(&self, is_module: bool, title: Option<String>) -> Value {
         let mut header = Map::new();
         let mut put = |key: &str, value: Option<Value>| {
             header.extend(value.map(|value| (key.to_owned(), value)));
@@ -14,7 +14,7 @@ impl Placing {
         let given = |list: &[String]| (!list.is_empty()).then(|| json!(list));
         put("controller", Some(json!(1)));
         put("kind", is_module.then(|| json!("ad_hoc")));
-        put("name", self.name.as_ref().map(|name| json!(name)));
+        put("name", self.name.clone().or(title).map(|name| json!(name)));
         put("key", self.job_key.as_ref().map(|key| json!(key)));
         let labels: Map<String, Value> =
             self.label.iter().map(|(key, value)| (key.clone(), json!(value))).collect();

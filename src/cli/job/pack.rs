@@ -4,19 +4,18 @@ use std::path::{Component, Path};
 
 use serde_json::{Map, Value, json};
 
+use super::ansible::Place;
+use super::asks::Asks;
 use super::flags::RunFlags;
-use super::tree::{Tree, unreadable};
+use super::settings::{STDIN_DIRECTORY, STDIN_FILE, STDIN_PLUGIN, Settings};
+use super::tree::{Content, Tree, unreadable};
+use super::vault::{self, Source};
 use crate::cli::exit::{Exit, Failure};
 
 /// What the runner's arguments call a project, and its files.
 const PROJECT: &str = "project";
 const INVENTORY: &str = "inventory";
 const ENV: &str = "env";
-
-/// The prompts of ansible, as the runner matches them.
-const CONNECTION_PROMPT: &str = r"SSH password:\s*?$";
-const BECOME_PROMPT: &str = r"BECOME password.*:\s*?$";
-const VAULT_PROMPT: &str = r"Vault password:\s*?$";
 
 /// Passwords that the user typed.
 #[derive(Default)]
@@ -25,6 +24,8 @@ pub(super) struct Typed {
     pub connection: Option<String>,
     /// For `-K`.
     pub become_user: Option<String>,
+    /// For vaults, in the order of their flags.
+    pub vaults: Vec<String>,
 }
 
 /// A job, ready to be written as a stream.
@@ -33,51 +34,118 @@ pub(super) struct Bundle {
     pub kwargs: Map<String, Value>,
     /// Its files.
     pub tree: Tree,
+    /// What to say before it is sent.
+    pub warnings: Vec<String>,
 }
 
 impl Bundle {
-    /// Collects it. `ident` is the runner's name for this run.
+    /// Collects it. `ident` is the runner's name for this run, `caller` gives the variables of the environment.
     ///
     /// # Errors
-    /// A file that cannot be read, or flags that contradict it.
-    pub(super) fn collect(flags: &RunFlags, typed: &Typed, ident: &str) -> Result<Self, Failure> {
+    /// A file that cannot be read, flags that contradict it, or a playbook that asks for what nobody can answer.
+    pub(super) fn collect(
+        flags: &RunFlags,
+        typed: &Typed,
+        ident: &str,
+        caller: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
         let mut tree = Tree::default();
-        let synced = flags.placing.project_url.is_some();
+        let is_synced = flags.placing.project_url.is_some();
         match &flags.dir {
-            Some(dir) => add_dir(&mut tree, dir, synced)?,
-            None if synced => {}
-            None => add_dir(&mut tree, Path::new("."), synced)?,
+            Some(dir) => add_dir(&mut tree, dir, is_synced)?,
+            None if is_synced => {}
+            None => add_dir(&mut tree, Path::new("."), is_synced)?,
         }
-        if let Some(playbook) = flags.playbook.as_ref().filter(|_| !synced) {
+        if let Some(playbook) = flags.playbook.as_ref().filter(|_| !is_synced) {
             check_playbook(&tree, playbook)?;
         }
         add_inventories(&mut tree, &flags.inventory)?;
-        let dir = flags.dir.as_deref().unwrap_or(Path::new(".")).join(ENV);
+        let top = flags.dir.as_deref().unwrap_or(Path::new("."));
+        let dir = top.join(ENV);
         let packed = |tree: &Tree, name| tree.has(&format!("{ENV}/{name}")).then(|| dir.join(name));
+        let mut variables = packed(&tree, "extravars").map_or(Ok(Map::new()), |path| read_map(&path))?;
         if !flags.extra_vars.is_empty() {
-            let mut variables = packed(&tree, "extravars").map_or(Ok(Map::new()), |path| read_map(&path))?;
             for text in &flags.extra_vars {
                 variables.extend(extra_vars(text)?);
             }
             tree.make_file(ENV, "extravars", json!(variables).to_string().into_bytes());
         }
+        let warnings = ask_nobody(&tree, flags, &variables)?;
         if let Some(path) = &flags.private_key {
             let key = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
             tree.make_file(ENV, "ssh_key", key);
         }
-        let passwords = passwords(flags, typed)?;
-        if !passwords.is_empty() {
-            let mut all = packed(&tree, "passwords").map_or(Ok(Map::new()), |path| read_map(&path))?;
-            all.extend(passwords.into_iter().map(|(prompt, password)| (prompt.to_owned(), json!(password))));
-            tree.make_file(ENV, "passwords", json!(all).to_string().into_bytes());
+        let is_module = flags.module.is_some();
+        let place = Place::of(is_module, flags.placing.image.is_some());
+        let project = top.join(PROJECT);
+        let project = if project.is_dir() { &project } else { top };
+        let project = (!is_synced).then_some(project);
+        let settings = Settings { caller, project, place, is_module };
+        let mut environment = settings.variables();
+        let mut words = flags.ansible.words(place)?;
+        words.extend(passwords(&mut tree, flags, typed, place)?);
+        if let Some(path) = settings.vault_password_file() {
+            let name = "vault_of_settings";
+            tree.make_file(ENV, name, vault::password(&path, "default")?);
+            environment
+                .insert("ANSIBLE_VAULT_PASSWORD_FILE".into(), json!(format!("{}{ENV}/{name}", place.top)));
+        }
+        if !is_module {
+            tree.make_directory(ENV);
+            tree.make_file(STDIN_DIRECTORY, STDIN_FILE, STDIN_PLUGIN.into());
+        }
+        if !environment.is_empty() {
+            environment.extend(packed(&tree, "envvars").map_or(Ok(Map::new()), |path| read_map(&path))?);
+            tree.make_file(ENV, "envvars", json!(environment).to_string().into_bytes());
         }
         let before = match packed(&tree, "cmdline") {
             Some(path) => Some(std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?),
             None => None,
         };
-        let kwargs = kwargs(flags, ident, before.as_deref().map(str::trim));
-        Ok(Self { kwargs, tree })
+        let mut kwargs = kwargs(flags, ident, flags.forks.or(settings.forks()));
+        if !words.is_empty() {
+            let words = shlex::try_join(words.iter().map(String::as_str))
+                .map_err(|_| Failure::usage("an argument has a byte that no argument can have"))?;
+            // The argument takes the place of env/cmdline.
+            let before = before.as_deref().map(str::trim);
+            let cmdline = before.into_iter().chain([words.as_str()]).collect::<Vec<_>>().join(" ");
+            kwargs.insert("cmdline".to_owned(), json!(cmdline));
+        }
+        Ok(Self { kwargs, tree, warnings })
     }
+}
+
+/// What the playbook, and the tasks beside it, would ask. A variable without any value is refused, the rest warned of.
+fn ask_nobody(tree: &Tree, flags: &RunFlags, given: &Map<String, Value>) -> Result<Vec<String>, Failure> {
+    let mut warnings = Vec::new();
+    let Some(playbook) = &flags.playbook else { return Ok(warnings) };
+    let is_nothing_run = flags.ansible.syntax_check || flags.ansible.list_tasks || flags.ansible.list_tags;
+    for (name, entry) in tree.entries().filter(|_| !is_nothing_run && !flags.ansible.list_hosts) {
+        let Some(name) = name.strip_prefix("project/") else { continue };
+        let is_tasks = name.contains("tasks/") && (name.ends_with(".yml") || name.ends_with(".yaml"));
+        let Content::File(path, size) = &entry.content else { continue };
+        if (name != playbook && !is_tasks) || !Asks::is_small(*size) {
+            continue;
+        }
+        let asks = Asks::of(&std::fs::read_to_string(path).unwrap_or_default(), given);
+        if let [first, ..] = asks.variables.as_slice() {
+            let names = asks.variables.join(", ");
+            let text = format!(
+                "{name} asks for {names} (vars_prompt), and nobody can answer a job: give -e {first}=VALUE"
+            );
+            return Err(Failure::usage(text));
+        }
+        if !asks.defaults.is_empty() {
+            let names = asks.defaults.join(", ");
+            warnings.push(format!(
+                "{name} asks for {names} (vars_prompt), and nobody can answer a job: its default counts"
+            ));
+        }
+        if asks.pauses {
+            warnings.push(format!("{name} pauses until somebody answers: in a job it goes on at once"));
+        }
+    }
+    Ok(warnings)
 }
 
 /// A runner's directory as it is, any other as a project.
@@ -131,7 +199,8 @@ fn add_inventories(tree: &mut Tree, sources: &[String]) -> Result<(), Failure> {
             continue;
         }
         let path = Path::new(source);
-        let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+        let missing = |error| Failure::usage(unreadable(path, &error).message);
+        let facts = std::fs::metadata(path).map_err(missing)?;
         if facts.is_dir() {
             tree.add_directory(path, INVENTORY, &[".git"])?;
         } else {
@@ -162,11 +231,12 @@ fn add_inventory_file(tree: &mut Tree, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn kwargs(flags: &RunFlags, ident: &str, before: Option<&str>) -> Map<String, Value> {
+fn kwargs(flags: &RunFlags, ident: &str, forks: Option<u32>) -> Map<String, Value> {
     let mut kwargs = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
         kwargs.extend(value.map(|value| (key.to_owned(), value)));
     };
+    let joined = |list: &[String]| (!list.is_empty()).then(|| json!(list.join(",")));
     put("ident", Some(json!(ident)));
     put("playbook", flags.playbook.as_ref().map(|it| json!(it)));
     put("module", flags.module.as_ref().map(|it| json!(it)));
@@ -174,39 +244,37 @@ fn kwargs(flags: &RunFlags, ident: &str, before: Option<&str>) -> Map<String, Va
     let pattern = flags.pattern.as_deref().unwrap_or("all");
     put("host_pattern", flags.module.as_ref().map(|_| json!(pattern)));
     put("limit", flags.limit.as_ref().map(|it| json!(it)));
-    put("forks", flags.forks.map(|it| json!(it)));
-    put("tags", flags.tags.as_ref().map(|it| json!(it)));
-    put("skip_tags", flags.skip_tags.as_ref().map(|it| json!(it)));
+    put("forks", forks.map(|it| json!(it)));
+    put("tags", joined(&flags.tags));
+    put("skip_tags", joined(&flags.skip_tags));
     put("verbosity", (flags.verbose > 0).then(|| json!(flags.verbose)));
-    let words = [
-        (flags.check, "--check"),
-        (flags.diff, "--diff"),
-        (flags.ask_pass, "--ask-pass"),
-        (flags.ask_become_pass, "--ask-become-pass"),
-        (flags.vault_password_file.is_some(), "--ask-vault-pass"),
-    ];
-    let words: Vec<&str> = words.into_iter().filter(|(given, _)| *given).map(|(_, word)| word).collect();
-    // The argument takes the place of env/cmdline.
-    let cmdline = before.into_iter().chain(words.iter().copied()).collect::<Vec<_>>().join(" ");
-    put("cmdline", (!words.is_empty()).then(|| json!(cmdline)));
     kwargs
 }
 
-fn passwords(flags: &RunFlags, typed: &Typed) -> Result<Vec<(&'static str, String)>, Failure> {
-    let mut passwords = Vec::new();
-    passwords.extend(typed.connection.clone().map(|password| (CONNECTION_PROMPT, password)));
-    passwords.extend(typed.become_user.clone().map(|password| (BECOME_PROMPT, password)));
-    if let Some(path) = &flags.vault_password_file {
-        use std::os::unix::fs::PermissionsExt;
-        let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-        if facts.permissions().mode() & 0o111 != 0 {
-            let text = "it is a program: write the password into a file that is none";
-            return Err(Failure::usage(format!("{}: {text}", path.display())));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-        passwords.push((VAULT_PROMPT, text.trim_end_matches(['\r', '\n']).to_owned()));
+/// Makes a file of each password, and returns the words that name them. A prompt of ansible would be a line of the job's
+/// output.
+fn passwords(tree: &mut Tree, flags: &RunFlags, typed: &Typed, place: Place) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    let mut put = |name: &str, word: &str, password: Vec<u8>| {
+        tree.make_file(ENV, name, password);
+        words.push(format!("{word}{}{ENV}/{name}", place.top));
+    };
+    let typed_ones = [
+        ("connection_password", "--connection-password-file=", &typed.connection),
+        ("become_password", "--become-password-file=", &typed.become_user),
+    ];
+    for (name, word, password) in typed_ones {
+        password.iter().for_each(|password| put(name, word, password.clone().into_bytes()));
     }
-    Ok(passwords)
+    let mut vaults = typed.vaults.iter();
+    for (number, (label, source)) in flags.ansible.vault.sources().into_iter().enumerate() {
+        let password = match source {
+            Source::Typed => vaults.next().cloned().unwrap_or_default().into_bytes(),
+            Source::File(path) => vault::password(&path, &label)?,
+        };
+        put(&format!("vault_{number}"), &format!("--vault-id={label}@"), password);
+    }
+    Ok(words)
 }
 
 /// One `-e`. The texts of errors show nothing of it, as it may be a secret.

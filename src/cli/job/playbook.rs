@@ -31,6 +31,27 @@ struct EventLine {
     counter: Option<u64>,
     uuid: Option<String>,
     stdout: Option<String>,
+    start_line: Option<u64>,
+    end_line: Option<u64>,
+}
+
+/// Empty lines at the end of an event's text, which the runner cuts off: ansible prints one.
+const EMPTY_LINES: u64 = 2;
+
+impl EventLine {
+    /// What it has ansible print, with the empty lines at its end.
+    fn text(&self, colours: Colours) -> String {
+        let mut text = shown(self.stdout.as_deref().unwrap_or_default(), colours);
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let printed = text.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        let lines = self.end_line.unwrap_or(0).saturating_sub(self.start_line.unwrap_or(0));
+        for _ in 0..lines.saturating_sub(printed).min(EMPTY_LINES) {
+            text.push('\n');
+        }
+        text
+    }
 }
 
 /// A playbook as its output comes.
@@ -68,9 +89,7 @@ impl Playbook {
                 Piece::Line(line) => {
                     // What is no line of the runner is kept for the job's explanation.
                     let Ok(read) = serde_json::from_slice::<EventLine>(line) else { continue };
-                    let EventLine { status, job_explanation, zipfile, eof, event, counter, uuid, stdout } =
-                        read;
-                    if let Some(status) = status {
+                    if let Some(status) = read.status {
                         if status == STARTING {
                             if let Some(why) = self.ended.take() {
                                 let why = shown(&why, Colours::Dropped);
@@ -79,22 +98,18 @@ impl Playbook {
                             self.has_recap = false;
                             self.artifacts.as_mut().map_or(Ok(()), Artifacts::begin)?;
                         }
-                        self.ended = job_explanation.or(self.ended.take());
-                    } else if let Some(size) = zipfile {
+                        self.ended = read.job_explanation.or(self.ended.take());
+                    } else if let Some(size) = read.zipfile {
                         self.scanner.begin_zip(size);
                         self.artifacts.as_mut().map_or(Ok(()), Artifacts::begin_zip)?;
-                    } else if eof.is_none() && event.as_deref() != Some(KEEPALIVE) {
+                    } else if read.eof.is_none() && read.event.as_deref() != Some(KEEPALIVE) {
                         if let (Some(artifacts), Some(counter), Some(uuid)) =
-                            (&self.artifacts, counter, &uuid)
+                            (&self.artifacts, read.counter, &read.uuid)
                         {
                             artifacts.event(counter, uuid, line)?;
                         }
-                        let stdout = stdout.unwrap_or_default();
-                        if !stdout.is_empty() {
-                            self.has_recap |= event.as_deref() == Some(STATS);
-                            text.push_str(&shown(&stdout, self.colours));
-                            text.push('\n');
-                        }
+                        self.has_recap |= read.event.as_deref() == Some(STATS) && read.stdout.is_some();
+                        text.push_str(&read.text(self.colours));
                     }
                 }
                 Piece::Zip(part) => self.artifacts.as_mut().map_or(Ok(()), |it| it.zip(part))?,
@@ -168,6 +183,18 @@ mod tests {
             let expected = "\nPLAY [all] ***\n\u{1b}[0;32mok: [h]\u{1b}[0m\n";
             assert_eq!(text(&mut coloured, STREAM.as_bytes(), step), expected);
         }
+    }
+
+    #[test]
+    fn the_empty_lines_that_ansible_prints_are_there() {
+        let mut playbook = Playbook::coloured(Colours::Dropped, None);
+        let lines = concat!(
+            "{\"event\": \"verbose\", \"stdout\": \"\", \"start_line\": 0, \"end_line\": 1}\n",
+            "{\"event\": \"x\", \"stdout\": \"a\\r\\nb\", \"start_line\": 1, \"end_line\": 4}\n",
+            "{\"event\": \"x\", \"stdout\": \"\", \"start_line\": 4, \"end_line\": 4}\n",
+            "{\"event\": \"x\", \"stdout\": \"c\", \"start_line\": 4, \"end_line\": 900000000000}\n",
+        );
+        assert_eq!(text(&mut playbook, lines.as_bytes(), 9), "\na\nb\n\nc\n\n\n");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::transmit::Stream;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::operation::Operation;
-use crate::cli::output::Interrupts;
+use crate::cli::output::{Interrupts, Output};
 use crate::cli::work::payload::Payload;
 use crate::controller::core::JobState;
 
@@ -28,13 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AHEAD: usize = 4;
 
 impl RunFlags {
-    pub(super) async fn run(self: Box<Self>, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(mut self: Box<Self>, context: &Context) -> Result<Exit, Failure> {
+        self.settle()?;
         let (output, detach) = (context.output, self.detach);
         let typed = Typed::ask(&self).await?;
         let mut interrupts = Interrupts::new();
         let create = |directory| Artifacts::create(directory, self.artifacts_limit);
         let artifacts = self.artifacts.as_deref().map(create).transpose()?;
-        let packed = tokio::task::spawn_blocking(move || pack(&self, &typed));
+        let packed = tokio::task::spawn_blocking(move || pack(&self, &typed, output));
         let stream = tokio::select! {
             packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,
             failure = interrupts.next() => return Err(failure),
@@ -71,10 +72,11 @@ impl RunFlags {
 }
 
 /// The stream of the job.
-fn pack(flags: &RunFlags, typed: &Typed) -> Result<Stream, Failure> {
+fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<Stream, Failure> {
     let ident = format!("{:032x}", rand::random::<u128>());
-    let job = Bundle::collect(flags, typed, &ident)?;
-    let header = flags.placing.header(flags.module.is_some());
+    let job = Bundle::collect(flags, typed, &ident, &|name| std::env::var(name).ok())?;
+    job.warnings.iter().for_each(|warning| output.note(&format!("meshctl: {warning}")));
+    let header = flags.placing.header(flags.module.is_some(), flags.title());
     Stream::new(&header, &job.kwargs, &job.tree)
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
 }

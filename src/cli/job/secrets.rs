@@ -1,4 +1,4 @@
-//! Asks for the passwords of `-k` and `-K` on the terminal, without showing them. Without a terminal they are lines of
+//! Asks for the passwords of `-k`, `-K` and vaults on the terminal, without showing them. Without a terminal they are lines of
 //! standard input.
 
 use std::fs::{File, OpenOptions};
@@ -8,6 +8,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use super::flags::RunFlags;
 use super::pack::Typed;
+use super::vault::Source;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::interrupted;
 
@@ -18,24 +19,28 @@ impl Typed {
     /// We were interrupted, or nothing could be read.
     pub(super) async fn ask(flags: &RunFlags) -> Result<Self, Failure> {
         let mut typed = Self::default();
-        if flags.ask_pass {
-            typed.connection = Some(ask("SSH password: ").await?);
+        let ansible = &flags.ansible;
+        if ansible.ask_pass {
+            typed.connection = Some(ask("SSH password: ".to_owned()).await?);
         }
-        if flags.ask_become_pass {
+        if ansible.ask_become_pass {
             let default = typed.connection.clone().unwrap_or_default();
-            let question = if flags.ask_pass {
+            let question = if ansible.ask_pass {
                 "BECOME password[defaults to SSH password]: "
             } else {
                 "BECOME password: "
             };
-            let answer = ask(question).await?;
+            let answer = ask(question.to_owned()).await?;
             typed.become_user = Some(if answer.is_empty() { default } else { answer });
+        }
+        for (label, _) in ansible.vault.sources().into_iter().filter(|(_, source)| *source == Source::Typed) {
+            typed.vaults.push(ask(format!("Vault password ({label}): ")).await?);
         }
         Ok(typed)
     }
 }
 
-async fn ask(question: &'static str) -> Result<String, Failure> {
+async fn ask(question: String) -> Result<String, Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, format!("cannot read a password: {error}"));
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
     // It must be dropped when we are interrupted, so that the terminal shows again what is typed.
@@ -43,7 +48,7 @@ async fn ask(question: &'static str) -> Result<String, Failure> {
         Some(terminal) => Some(Hidden::enter(terminal).map_err(failed)?),
         None => None,
     };
-    let read = tokio::task::spawn_blocking(move || read_line(terminal, question));
+    let read = tokio::task::spawn_blocking(move || read_line(terminal, &question));
     tokio::select! {
         line = read => line.map_err(io::Error::other).flatten().map_err(failed),
         failure = interrupted() => Err(failure),

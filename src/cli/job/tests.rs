@@ -67,8 +67,8 @@ fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
 }
 
 fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
-    let job = Bundle::collect(flags, typed, "ident")?;
-    let header = flags.placing.header(flags.module.is_some());
+    let job = Bundle::collect(flags, typed, "ident", &|_| None)?;
+    let header = flags.placing.header(flags.module.is_some(), flags.title());
     let mut stream = Stream::new(&header, &job.kwargs, &job.tree).unwrap();
     let mut bytes = Vec::new();
     let length = stream.length();
@@ -124,11 +124,14 @@ fn runners_directory() -> tempfile::TempDir {
 #[test]
 fn a_runners_directory_is_packed_as_the_runner_does() {
     let folder = runners_directory();
-    let (header, mut kwargs, files) =
+    let (header, mut kwargs, mut files) =
         pack(&flags(folder.path(), &["-p", "site.yml"]), &Typed::default()).unwrap();
+    let ours = ["env/callback", "env/callback/no_terminal.py", "env/envvars"]
+        .map(|name| files.remove(name).unwrap());
+    assert_eq!(ours[2].1, b"{\"ANSIBLE_CALLBACK_PLUGINS\":\"../env/callback\"}");
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/runner/tree.in");
     let (_, mut theirs, their_files) = read(&fs::read(vector).unwrap());
-    assert_eq!(header, json!({"controller": 1}));
+    assert_eq!(header, json!({"controller": 1, "name": "site.yml"}));
     // What the runner's command line passes on without being asked is what it assumes anyway.
     theirs.retain(|_, value| ![json!(null), json!(false), json!(0)].contains(value));
     assert!(kwargs.remove("ident").is_some() && theirs.remove("ident").is_some());
@@ -148,9 +151,13 @@ fn the_runner_unpacks_and_runs_it() {
         return;
     }
     let folder = runners_directory();
-    let job =
-        Bundle::collect(&flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]), &Typed::default(), "ident")
-            .unwrap();
+    let job = Bundle::collect(
+        &flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]),
+        &Typed::default(),
+        "ident",
+        &|_| None,
+    )
+    .unwrap();
     let header = json!({"controller": 1});
     let mut stream = Vec::new();
     Stream::new(&header, &job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
@@ -180,7 +187,9 @@ fn the_runner_unpacks_and_runs_it() {
         assert_eq!(facts.permissions().mode() & 0o777, mode & 0o777, "{name}");
         if facts.is_file() {
             assert_eq!(fs::read(&there).unwrap(), content, "{name}");
-            let age = |path| fs::metadata(path).unwrap().modified().unwrap();
+            let age = |path: &Path| {
+                fs::metadata(path).and_then(|facts| facts.modified()).unwrap_or(std::time::UNIX_EPOCH)
+            };
             // Zips count in steps of two seconds; what a flag made is new.
             let apart = age(&here).duration_since(age(&there)).unwrap_or_default();
             assert!(name == "env/extravars" || apart.as_secs() <= 2, "{name}");
@@ -198,7 +207,16 @@ fn another_directory_is_a_project_without_its_history() {
     let (_, _, files) = pack(&flags(folder.path(), &["-p", "site.yml"]), &Typed::default()).unwrap();
     assert_eq!(
         files.keys().collect::<Vec<_>>(),
-        ["project", "project/site.yml", "project/sub", "project/sub/a"]
+        [
+            "env",
+            "env/callback",
+            "env/callback/no_terminal.py",
+            "env/envvars",
+            "project",
+            "project/site.yml",
+            "project/sub",
+            "project/sub/a"
+        ]
     );
     for playbook in ["none.yml", "../site.yml", "/etc/passwd", ""] {
         let failure = pack(&flags(folder.path(), &["-p", playbook]), &Typed::default()).unwrap_err();
@@ -244,6 +262,8 @@ fn variables_and_secrets_are_files_that_only_the_owner_reads() {
     write(other.path(), "key", 0o600, "KEY canary\n");
     write(other.path(), "vault", 0o600, "canary vault\n");
     let path = |file: &str| other.path().join(file).display().to_string();
+    write(other.path(), "dev-client", 0o755, "#!/bin/sh\necho canary of ${0##*/} \"$@\"\n");
+    let script = format!("dev@{}", path("dev-client"));
     let (vars, key, vault) = (format!("@{}", path("vars.yml")), path("key"), path("vault"));
     let words = [
         "-p",
@@ -258,10 +278,17 @@ fn variables_and_secrets_are_files_that_only_the_owner_reads() {
         &key,
         "-k",
         "-K",
+        "--vault-id",
+        "lab@prompt",
+        "--vault-id",
+        &script,
         "--vault-password-file",
         &vault,
-        "--check",
-        "--diff",
+        "-C",
+        "-D",
+        "-b",
+        "--become-user",
+        "it's me",
         "-vv",
         "-l",
         "web",
@@ -269,11 +296,32 @@ fn variables_and_secrets_are_files_that_only_the_owner_reads() {
         "7",
         "-t",
         "x",
+        "-t",
+        "w,v",
         "--skip-tags",
         "y",
     ];
-    let typed = Typed { connection: Some("canary c".to_owned()), become_user: Some("canary b".to_owned()) };
-    let (header, kwargs, files) = pack(&flags(folder.path(), &words), &typed).unwrap();
+    let typed = Typed {
+        connection: Some("canary c".to_owned()),
+        become_user: Some("canary b".to_owned()),
+        vaults: vec!["canary typed".into()],
+    };
+    let (header, mut kwargs, files) = pack(&flags(folder.path(), &words), &typed).unwrap();
+    let cmdline = shlex::split(kwargs.remove("cmdline").unwrap().as_str().unwrap()).unwrap();
+    assert_eq!(
+        cmdline,
+        [
+            "--check",
+            "--diff",
+            "--become",
+            "--become-user=it's me",
+            "--connection-password-file=../env/connection_password",
+            "--become-password-file=../env/become_password",
+            "--vault-id=lab@../env/vault_0",
+            "--vault-id=dev@../env/vault_1",
+            "--vault-id=default@../env/vault_2",
+        ]
+    );
     let text = |name: &str| {
         assert_eq!(files[name].0, 0o100_600, "{name}");
         String::from_utf8(files[name].1.clone()).unwrap()
@@ -281,19 +329,13 @@ fn variables_and_secrets_are_files_that_only_the_owner_reads() {
     let variables: Value = serde_json::from_str(&text("env/extravars")).unwrap();
     assert_eq!(variables, json!({"x": 1, "a": {"n": null}, "b": "x y", "y": [1, 2], "z": "canary"}));
     assert_eq!(text("env/ssh_key"), "KEY canary\n");
-    let passwords: Value = serde_json::from_str(&text("env/passwords")).unwrap();
-    assert_eq!(
-        passwords,
-        json!({
-            r"SSH password:\s*?$": "canary c",
-            r"BECOME password.*:\s*?$": "canary b",
-            r"Vault password:\s*?$": "canary vault",
-        })
-    );
+    let passwords = ["connection_password", "become_password", "vault_0", "vault_1", "vault_2"];
+    let expected =
+        ["canary c", "canary b", "canary typed", "canary of dev-client --vault-id dev\n", "canary vault\n"];
+    assert_eq!(passwords.map(|name| text(&format!("env/{name}"))), expected);
     let wanted = json!({
-        "ident": "ident", "playbook": "site.yml", "limit": "web", "forks": 7, "tags": "x", "skip_tags": "y",
+        "ident": "ident", "playbook": "site.yml", "limit": "web", "forks": 7, "tags": "x,w,v", "skip_tags": "y",
         "verbosity": 2,
-        "cmdline": "--check --diff --ask-pass --ask-become-pass --ask-vault-pass",
     });
     assert_eq!(Value::Object(kwargs), wanted);
     assert!(!header.to_string().contains("canary"));

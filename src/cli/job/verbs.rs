@@ -248,7 +248,7 @@ impl JobVerb {
 impl SubmitFlags {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let mut header = self.header;
-        if let Value::Object(flags) = self.placing.header(false)
+        if let Value::Object(flags) = self.placing.header(false, None)
             && flags.len() > 1
         {
             header.get_or_insert_default().extend(flags);

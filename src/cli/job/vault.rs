@@ -1,0 +1,98 @@
+//! Passwords of vaults: files, programs that print one, and what is typed, each with its label. They become files of
+//! the job that only its owner may read. A program runs here, never on the node.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use super::tree::unreadable;
+use crate::cli::exit::{Exit, Failure};
+
+/// The label of a vault that has none.
+const UNLABELLED: &str = "default";
+
+/// Flags about vaults.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct VaultFlags {
+    /// Password of a vault: LABEL@FILE, LABEL@prompt, or without a label; a program prints it
+    #[arg(long, value_name = "LABEL@SOURCE")]
+    pub vault_id: Vec<String>,
+    /// File with the password of the vault, or a program that prints it
+    #[arg(long, alias = "vault-pass-file", value_name = "FILE")]
+    pub vault_password_file: Vec<PathBuf>,
+    /// Ask for the password of the vault
+    #[arg(long, short = 'J', alias = "ask-vault-password")]
+    pub ask_vault_pass: bool,
+}
+
+/// Where the password of a vault comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    Typed,
+    File(PathBuf),
+}
+
+impl VaultFlags {
+    /// The labels and sources, in the order in which ansible tries them.
+    pub(super) fn sources(&self) -> Vec<(String, Source)> {
+        let mut sources: Vec<_> = self.vault_id.iter().map(|text| labelled(text)).collect();
+        let files = self.vault_password_file.iter().cloned().map(Source::File);
+        let rest = files.chain(self.ask_vault_pass.then_some(Source::Typed));
+        sources.extend(rest.map(|source| (UNLABELLED.to_owned(), source)));
+        sources
+    }
+}
+
+fn labelled(text: &str) -> (String, Source) {
+    let (label, source) = text.split_once('@').unwrap_or((UNLABELLED, text));
+    let label = if label.is_empty() { UNLABELLED } else { label };
+    let is_typed = ["prompt", "prompt_ask_vault_pass"].contains(&source);
+    (label.to_owned(), if is_typed { Source::Typed } else { Source::File(source.into()) })
+}
+
+/// The password in a file, or what the program prints.
+///
+/// # Errors
+/// It cannot be read, or the program fails.
+pub(super) fn password(path: &Path, label: &str) -> Result<Vec<u8>, Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+    if facts.permissions().mode() & 0o111 == 0 || facts.is_dir() {
+        return std::fs::read(path).map_err(|error| unreadable(path, &error));
+    }
+    let failed = |why: String| Failure::new(Exit::Failed, format!("{}: {why}", path.display()));
+    let program = path.canonicalize().map_err(|error| unreadable(path, &error))?;
+    let mut command = Command::new(program);
+    // Only programs of that name know of labels, as ansible has it.
+    if path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("-client")) {
+        command.args(["--vault-id", label]);
+    }
+    let done = command.stderr(Stdio::inherit()).output().map_err(|error| failed(error.to_string()))?;
+    if !done.status.success() {
+        return Err(failed(format!(
+            "the program that prints the vault's password ended with {}",
+            done.status
+        )));
+    }
+    Ok(done.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vault_has_a_label_and_a_source() {
+        let file = |path: &str| Source::File(path.into());
+        for (text, label, source) in [
+            ("dev@secret", "dev", file("secret")),
+            ("secret", "default", file("secret")),
+            ("@a@b", "default", file("a@b")),
+            ("dev@prompt", "dev", Source::Typed),
+            ("prompt", "default", Source::Typed),
+        ] {
+            assert_eq!(labelled(text), (label.to_owned(), source), "{text}");
+        }
+    }
+}
