@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::Duration;
 
-use super::core::{ChildEnd, ChildId, JobId, RetryDelay};
+use super::core::{ChildEnd, ChildId, JobId};
 use super::driver::world::{
     ChildHere, ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
 };
+use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
@@ -24,7 +25,7 @@ const PARAMS: &str = "params";
 const REREADS: u32 = 10;
 const REREAD: Duration = Duration::from_secs(1);
 /// Between two tries to look for a pod.
-const LOOK: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const POD_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// The units of this node.
 #[derive(Debug, Clone)]
@@ -249,15 +250,14 @@ impl RegistryChildren {
     /// A cluster that does not answer is waited for: until it does, nobody knows whether the pod runs.
     async fn adopt_pod(&self, request: &ChildRequest) -> Result<Option<()>, String> {
         let Some(PodChild { place, .. }) = &request.pod else { return Ok(None) };
-        let mut failures = 0;
+        let mut pauses = POD_RETRY;
         let found = loop {
             match self.0.find_pod(place, &request.unit).await {
                 Ok(found) => break found,
                 Err(ClusterError::Refused(cause)) => return Err(cause),
                 Err(ClusterError::Passing(cause)) => {
-                    failures += 1;
                     tracing::warn!(unit = request.unit, cause, "a pod cannot be looked for yet");
-                    tokio::time::sleep(LOOK.delay(failures)).await;
+                    tokio::time::sleep(pauses.next()).await;
                 }
             }
         };

@@ -132,7 +132,7 @@ impl LinkTask {
                     logged.clear();
                     let start = Instant::now();
                     self.run(session, policy.clone()).await;
-                    redial.after_session(start.elapsed(), rand::random())
+                    redial.after_session(start.elapsed())
                 }
                 Err(failure) => {
                     // Logged once for each reason, and each time at debug.
@@ -143,7 +143,7 @@ impl LinkTask {
                         warn!(%failure, "cannot reach peer, will go on trying");
                         logged = reason;
                     }
-                    redial.after_failed_dial(rand::random())
+                    redial.after_failed_dial()
                 }
             };
             let Some(wait) = wait else { return };

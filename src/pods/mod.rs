@@ -12,7 +12,6 @@
 
 pub mod api;
 pub mod api_error;
-pub mod back_off;
 pub mod check;
 pub mod cluster;
 pub mod driver;

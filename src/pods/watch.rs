@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::api::{Api, PodChange, Select};
 use super::api_error::ApiError;
-use super::back_off::{BackOff, RandomNumbers};
 use super::pod_status::PodSeen;
+use crate::os::back_off::BackOff;
 
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -70,7 +70,7 @@ impl PodWatch {
             namespace,
             select,
             had_outage: false,
-            pauses: pauses(),
+            pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
         };
         *watch.task.lock() = Some(tokio::spawn(keeper.run()).abort_handle());
         watch
@@ -147,10 +147,6 @@ impl Drop for Subscription {
     }
 }
 
-fn pauses() -> (BackOff, RandomNumbers) {
-    (BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), RandomNumbers::new(rand::random()))
-}
-
 /// The task behind a watch.
 struct Keeper {
     watch: Weak<PodWatch>,
@@ -158,7 +154,7 @@ struct Keeper {
     namespace: String,
     select: Select,
     had_outage: bool,
-    pauses: (BackOff, RandomNumbers),
+    pauses: BackOff,
 }
 
 /// Nobody follows any pod any more.
@@ -237,7 +233,7 @@ impl Keeper {
     }
 
     fn note_success(&mut self) -> Result<(), Unwatched> {
-        self.pauses.0.reset();
+        self.pauses.reset();
         if std::mem::take(&mut self.had_outage) {
             self.watch()?.publish_to_all(&WatchNews::ServerIsBack);
         }
@@ -256,8 +252,7 @@ impl Keeper {
     }
 
     async fn pause(&mut self) -> Result<(), Unwatched> {
-        let (pauses, dice) = &mut self.pauses;
-        sleep(pauses.next(dice)).await;
+        sleep(self.pauses.next()).await;
         self.watch().map(drop)
     }
 }

@@ -13,6 +13,7 @@ use tokio::{
 
 use super::request::{Request, WorkRequest};
 use super::{CallError, Client, ControlConnection, UnitReport};
+use crate::os::back_off::BackOff;
 
 const CHUNK: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +47,7 @@ pub struct FollowedOutput {
     unit: String,
     position: u64,
     connection: Option<ControlConnection>,
-    pause: Duration,
+    pauses: BackOff,
     /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
     gone_until: Option<Instant>,
     connected: Instant,
@@ -62,7 +63,7 @@ impl FollowedOutput {
             unit,
             position: start,
             connection,
-            pause: FIRST_PAUSE,
+            pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
             gone_until: None,
             connected: Instant::now(),
             barren: 0,
@@ -127,7 +128,8 @@ impl FollowedOutput {
 
     /// Earlier losses no longer count.
     fn forgive(&mut self) {
-        (self.barren, self.pause, self.gone_until) = (0, FIRST_PAUSE, None);
+        (self.barren, self.gone_until) = (0, None);
+        self.pauses.reset();
     }
 
     async fn resume(&mut self) -> Result<FollowEvent, CallError> {
@@ -135,8 +137,7 @@ impl FollowedOutput {
         let until = *self.gone_until.get_or_insert_with(|| Instant::now() + after);
         let mut cause = CallError::Closed("last result");
         while Instant::now() < until {
-            sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            sleep(self.pauses.next()).await;
             match timeout_at(until, self.client.output(&self.unit, self.position)).await {
                 Ok(Ok(connection)) => {
                     (self.connection, self.connected) = (Some(connection), Instant::now());

@@ -17,6 +17,7 @@ use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
 use super::units::{Entry, Outcome, Units};
+use crate::os::back_off::BackOff;
 use crate::pods::driver::{Command, Permit, Recording, Removed, Unit};
 use crate::pods::environment::Environment;
 use crate::pods::executor::{Executor, PodUnit, put_record};
@@ -247,7 +248,7 @@ impl Pods {
 
     /// Deletes the pod of a hidden unit, and what was kept of the unit.
     pub(crate) async fn finish_release(self: Arc<Self>, hidden: Arc<Entry>) {
-        let mut pause = FIRST_RETRY;
+        let mut pauses = BackOff::new(FIRST_RETRY, LAST_RETRY);
         loop {
             match self.delete_pod(&hidden, false).await {
                 Ok(Removed::Done { is_gone }) => {
@@ -266,8 +267,7 @@ impl Pods {
             if since > RELEASE_FOR {
                 break;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_RETRY);
+            tokio::time::sleep(pauses.next()).await;
         }
         if let Err(error) = self.units.remove(&hidden, |_| ()).await {
             tracing::warn!(unit = %hidden.id, %error, "what is left of a released unit stays");

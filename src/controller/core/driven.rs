@@ -217,7 +217,7 @@ impl<'a> Driven<'a> {
         job.quota = match ending {
             Ending::Quota => {
                 let refusals = job.quota.as_ref().map_or(0, |quota| quota.refusals) + 1;
-                let until = now + QUOTA_BACK_OFF.delay(refusals);
+                let until = now + QUOTA_BACK_OFF.after(refusals);
                 Some(QuotaWait { until, words: explanation.clone(), refusals })
             }
             Ending::NotAccepted

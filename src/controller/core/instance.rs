@@ -10,15 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use super::capacity::{Adjustment, Capacities, Cpus, Rates};
 use super::names::InstanceName;
-use super::time::{RetryDelay, Time};
+use super::time::Time;
+use crate::os::back_off::BackOff;
 
 /// How long an instance counts as reachable after its last advertisement.
 pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
 /// How far a node's clock may be off before its tokens may be rejected.
 pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// The delay before the next health check after a failed one.
-pub const HEALTH_BACK_OFF: RetryDelay =
-    RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(30 * 60) };
+pub(crate) const HEALTH_BACK_OFF: BackOff =
+    BackOff::new(Duration::from_secs(30), Duration::from_secs(30 * 60));
 
 /// A machine whose runner says nothing of its identity.
 const NAMELESS: &str = "one without identity";
@@ -371,7 +372,7 @@ impl Instance {
         self.errors.retain(InstanceFault::is_of_clock);
         self.errors.extend(errors.into_iter().map(InstanceFault::Health));
         self.health_failures = self.health_failures.saturating_add(1);
-        let again = now + HEALTH_BACK_OFF.delay(self.health_failures);
+        let again = now + HEALTH_BACK_OFF.after(self.health_failures);
         self.health_due = self.enabled.then_some(again);
         self.set_unavailable();
     }

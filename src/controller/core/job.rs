@@ -16,12 +16,12 @@ use super::load::Claim;
 use super::names::{AttemptNo, InstanceName, JobId, Word};
 use super::queue::{Hold, PendingEnd, Placement};
 use super::state::JobState;
-use super::time::{RetryDelay, Time};
+use super::time::Time;
 use super::verdict::Ending;
+use crate::os::back_off::BackOff;
 
 /// The delay before a pod that a quota refused is tried again.
-pub const QUOTA_BACK_OFF: RetryDelay =
-    RetryDelay { first: Duration::from_secs(30), longest: Duration::from_secs(300) };
+pub(crate) const QUOTA_BACK_OFF: BackOff = BackOff::new(Duration::from_secs(30), Duration::from_secs(300));
 
 /// Attempts in which nothing ran that are remembered of a job. They do not count as retries, so a quota or an instance that
 /// refuses may add them for ever.

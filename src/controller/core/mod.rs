@@ -43,10 +43,10 @@ pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
-    CLOCK_TOLERANCE, HEALTH_BACK_OFF, HealthReport, Instance, InstanceFault, NodeState, NodeType, Offer,
-    SIGHTING_LIFE, Sighting,
+    CLOCK_TOLERANCE, HealthReport, Instance, InstanceFault, NodeState, NodeType, Offer, SIGHTING_LIFE,
+    Sighting,
 };
-pub use self::job::{Job, OnLoss, QUOTA_BACK_OFF, QuotaWait, Refused, Retry};
+pub use self::job::{Job, OnLoss, QuotaWait, Refused, Retry};
 pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};
 pub use self::load::{Claim, GroupCapacity, GroupLoad, InstanceLoad, Loads};
 pub use self::loss::{Patience, heir, is_newly_lost, lost_attempts};
@@ -56,7 +56,7 @@ pub use self::policy::{MemberChange, member_changes};
 pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Waiting};
 pub use self::state::JobState;
 pub use self::text::readable;
-pub use self::time::{RetryDelay, Time};
+pub use self::time::Time;
 pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
 
 #[cfg(test)]

@@ -25,20 +25,3 @@ impl Add<Duration> for Time {
         Self(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
     }
 }
-
-/// A delay that doubles with each failure in a row, up to a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetryDelay {
-    /// The delay after the first failure.
-    pub first: Duration,
-    /// The longest delay.
-    pub longest: Duration,
-}
-
-impl RetryDelay {
-    /// The delay after that many failures in a row, at least one.
-    pub fn delay(self, failures: u32) -> Duration {
-        let factor = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(factor).min(self.longest)
-    }
-}

@@ -13,13 +13,13 @@ use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
-    RetryDelay,
 };
 use crate::controller::store::Error;
+use crate::os::back_off::BackOff;
 use crate::work::Leftovers;
 
 /// Between two tries to cancel or release a unit.
-const AGAIN: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
+const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
@@ -69,10 +69,9 @@ impl JobDriver {
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
             (Some(_) | None, _) => Leftovers::End,
         };
-        let mut failures = 0;
+        let mut pauses = UNIT_RETRY;
         while !self.children.release(unit.clone(), leftovers).await {
-            failures += 1;
-            sleep(AGAIN.delay(failures)).await;
+            sleep(pauses.next()).await;
         }
         if job.kind == JobKind::ProjectSync {
             self.sweep_sync(id).await?;
@@ -173,10 +172,9 @@ impl JobDriver {
     fn cancel(&self, unit: String) {
         let children = self.children.clone();
         tokio::spawn(async move {
-            let mut failures = 0;
+            let mut pauses = UNIT_RETRY;
             while !children.cancel(unit.clone()).await {
-                failures += 1;
-                sleep(AGAIN.delay(failures)).await;
+                sleep(pauses.next()).await;
             }
         });
     }

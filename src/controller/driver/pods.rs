@@ -9,13 +9,14 @@ use tokio::time::{Instant, sleep};
 use super::JobDriver;
 use super::world::{ChildRequest, Known, PodChild};
 use crate::controller::clusters::{GroupFault, PodSetup};
-use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress, RetryDelay};
+use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress};
 use crate::controller::credentials::Credentials;
 use crate::controller::store::{Error, GroupRecord};
+use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
 
 /// Between two tries to write a secret.
-const SECRET: RetryDelay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const SECRET_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How long a secret is tried to be written: as long as a pod may wait for its start.
 const SECRET_WITHIN: Duration = Duration::from_secs(2 * 3600);
 
@@ -79,13 +80,12 @@ impl JobDriver {
         let Some(pod) = &request.pod else { return Ok(()) };
         let give_up = Instant::now() + SECRET_WITHIN;
         let prepare = async {
-            let mut failures = 0;
+            let mut pauses = SECRET_RETRY;
             loop {
                 match self.children.prepare_pod(pod).await {
                     Err(ClusterError::Passing(cause)) if Instant::now() < give_up => {
-                        failures += 1;
                         tracing::warn!(unit = request.unit, cause, "a pull secret is not written yet");
-                        sleep(SECRET.delay(failures)).await;
+                        sleep(pauses.next()).await;
                     }
                     done => return done.map_err(|error| format!("its pull secret: {error}")),
                 }

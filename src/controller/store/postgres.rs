@@ -22,7 +22,8 @@ use super::options::PostgresOptions;
 use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
 use super::sqlstate::Refusal;
 use super::tls::{Secured, Tls};
-use crate::controller::core::{RetryDelay, Time};
+use crate::controller::core::Time;
+use crate::os::back_off::BackOff;
 
 /// Connections for transactions; one more listens.
 const CONNECTIONS: usize = 8;
@@ -32,8 +33,7 @@ const ATTEMPTS: u32 = 10;
 const ANSWER_WITHIN: Duration = Duration::from_secs(45);
 /// Short, so that all control nodes are back, and have renewed their leases, before the first one that is judges who is
 /// lost.
-const RECONNECT: RetryDelay =
-    RetryDelay { first: Duration::from_millis(100), longest: Duration::from_millis(500) };
+const RECONNECT: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_millis(500));
 const CHANNEL: &str = "meshd_controller";
 
 /// Settings that hold for one transaction only, and the clock.
@@ -197,7 +197,7 @@ impl Pool {
             }
             Err(error) => {
                 failures.count = failures.count.saturating_add(1);
-                failures.retry_at = Some(Instant::now() + RECONNECT.delay(failures.count));
+                failures.retry_at = Some(Instant::now() + RECONNECT.after(failures.count));
                 (failures.why, failures.is_refusal) = match &error {
                     Error::Away(why) => (why.clone(), false),
                     Error::Refused(why) => (why.clone(), true),
@@ -226,7 +226,7 @@ fn clock(answers: &[SimpleQueryMessage]) -> Result<Time, Error> {
 
 /// Listens for notifications, on a connection of its own, until the store is closed.
 async fn listen(pool: Arc<Pool>) {
-    let mut failures = 0;
+    let mut pauses = RECONNECT;
     loop {
         let connected = match pool.options.config() {
             Ok(config) => config.connect(pool.tls.clone()).await.map_err(Error::from),
@@ -234,14 +234,13 @@ async fn listen(pool: Arc<Pool>) {
         };
         let error = match connected {
             Ok((client, connection)) => {
-                failures = 0;
+                pauses.reset();
                 receive(&pool, &client, connection).await
             }
             Err(error) => error,
         };
         tracing::debug!(%error, "the controller's store does not notify");
-        failures += 1;
-        tokio::time::sleep(RECONNECT.delay(failures)).await;
+        tokio::time::sleep(pauses.next()).await;
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use rand::RngExt as _;
+
 use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, MachineOutput, Timer};
 use crate::duration;
 use crate::pods::api_error::{ApiError, Patience};
@@ -155,7 +157,7 @@ impl Machine {
 
     /// Chooses a name, which is durable before it is requested.
     fn choose_name(&mut self) {
-        self.record.pod_name = pod_name(&self.settings.prefix, self.random.roll());
+        self.record.pod_name = pod_name(&self.settings.prefix, self.random.random());
         self.record.pod_uid.clear();
         self.create.may_exist = false;
         self.record_status();
@@ -260,7 +262,7 @@ impl Machine {
 
     fn pause_create(&mut self, now: Instant, why: String, after: Option<Duration>) {
         self.create.step = CreateStep::Paused;
-        let pause = self.create.pauses.next(&mut self.random).max(after.unwrap_or_default());
+        let pause = self.create.pauses.next_with(&mut self.random).max(after.unwrap_or_default());
         self.timers.set(Timer::Create, self.pause_until(now + pause));
         if self.create.last_error.is_none() {
             self.outputs.push_back(MachineOutput::Waits(why.clone()));

@@ -25,6 +25,9 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+
 use self::create::Create;
 pub use self::messages::{
     ApiRequest, AttachNews, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, TcpNews, UnitSettings,
@@ -35,10 +38,10 @@ use self::stdout::Stdout;
 pub use self::timers::Timer;
 use self::timers::Timers;
 use super::api_error::ApiError;
-use super::back_off::{BackOff, RandomNumbers};
 use super::log::cursor::Cursor;
 use super::log::{LogReader, StreamEnd, Took};
 use super::pod_status::{PodSeen, Terminated};
+use crate::os::back_off::BackOff;
 use crate::rpc::UnitState as State;
 
 /// The longest delay between attempts.
@@ -72,7 +75,7 @@ pub struct Machine {
     back_offs: pending::BackOffs,
     outages: end::Outages,
     timers: Timers,
-    random: RandomNumbers,
+    random: SmallRng,
     outputs: VecDeque<MachineOutput>,
 }
 
@@ -101,7 +104,7 @@ impl Machine {
             create: Create::new(first, !record.pod_name.is_empty()),
             removal: Removal::new(),
             get_pauses: BackOff::new(first, LONGEST_PAUSE),
-            random: RandomNumbers::new(settings.seed),
+            random: SmallRng::seed_from_u64(settings.seed),
             settings,
             record,
             state: State::Pending,
@@ -337,7 +340,7 @@ impl Machine {
     /// but not those of all units at the same moment.
     pub fn handle_server_is_back(&mut self, now: Instant) {
         for timer in [Timer::Create, Timer::Attach, Timer::Log, Timer::Get, Timer::Delete] {
-            let soon = now + Duration::from_millis(self.random.roll() % 500);
+            let soon = now + Duration::from_millis(self.random.random_range(0..500));
             self.timers.advance(timer, soon);
         }
     }
@@ -397,7 +400,7 @@ impl Machine {
         }
         let text = format!("Error getting pod {}. Error: {error}", self.pod_path());
         self.note_outage(now, end::OutageOf::Get, text);
-        let pause = self.get_pauses.next(&mut self.random).max(error.retry_after().unwrap_or_default());
+        let pause = self.get_pauses.next_with(&mut self.random).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Get, self.pause_until(now + pause));
     }
 

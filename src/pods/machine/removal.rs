@@ -139,7 +139,7 @@ impl Machine {
             }
             Some(Release::Pending | Release::Over) | None => {}
         }
-        let pause = self.removal.pauses.next(&mut self.random).max(at_least);
+        let pause = self.removal.pauses.next_with(&mut self.random).max(at_least);
         self.timers.set(Timer::Delete, now + pause);
     }
 

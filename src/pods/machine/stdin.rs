@@ -148,7 +148,8 @@ impl Machine {
         self.timers.stop(Timer::StdinStatus);
         let text = format!("Error streaming stdin to pod {}. Error: {error}", self.pod_path());
         self.note_outage(now, OutageOf::Attach, text);
-        let pause = self.stdin.pauses.next(&mut self.random).max(error.retry_after().unwrap_or_default());
+        let pause =
+            self.stdin.pauses.next_with(&mut self.random).max(error.retry_after().unwrap_or_default());
         self.timers.set(Timer::Attach, now + pause);
         self.set(State::Pending, format!("Sending stdin to pod: {error}"));
     }

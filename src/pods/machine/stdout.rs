@@ -166,7 +166,7 @@ impl Machine {
 
     fn pause_log(&mut self, now: Instant, at_least: Duration) {
         self.stdout.step = LogStep::Paused;
-        let pause = self.stdout.pauses.next(&mut self.random).max(at_least);
+        let pause = self.stdout.pauses.next_with(&mut self.random).max(at_least);
         self.timers.set(Timer::Log, now + pause);
     }
 
@@ -266,7 +266,7 @@ impl Machine {
         if !has_new && self.stdout.reopens.failures() > 1 {
             self.get_pod_soon();
         }
-        let pause = self.stdout.reopens.next(&mut self.random);
+        let pause = self.stdout.reopens.next_with(&mut self.random);
         self.timers.set(Timer::Log, now + pause);
     }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Remotes;
 use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
+use crate::os::back_off::BackOff;
 use crate::wire::NodeId;
 use crate::work::signing::Verb;
 use crate::work::status::{RemoteExtra, Status};
@@ -20,10 +21,9 @@ use crate::work::store::Durability;
 use crate::work::unit::Event;
 use crate::work::units::Entry;
 
-/// First and longest pause between attempts, and its growth.
+/// First and longest pause between attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-const GROWTH: f64 = 1.5;
 /// The pause after a connection that had come far enough to be of use, but not more often than every so often.
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
@@ -133,7 +133,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
         match done {
             Attempt::Overtaken => {}
             Attempt::Done(Ok(())) => {
-                pauses.reset();
+                pauses.attempts.reset();
                 trouble = Trouble::default();
             }
             Attempt::Done(Err(error)) => {
@@ -147,10 +147,10 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
                 let _ = entry.save(remotes.units.store()).await;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = &mut way_back, if !is_back => pauses.reset(),
-                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.reset(),
-                    () = &mut payload_ends => pauses.reset(),
-                    _ = intents.changed() => pauses.reset(),
+                    () = &mut way_back, if !is_back => pauses.attempts.reset(),
+                    () = tokio::time::sleep(SHORT_PAUSE), if is_back => pauses.attempts.reset(),
+                    () = &mut payload_ends => pauses.attempts.reset(),
+                    _ = intents.changed() => pauses.attempts.reset(),
                     () = expiry(entry) => expire(remotes, entry).await,
                 }
             }
@@ -190,27 +190,25 @@ async fn attempt(
 
 /// How long to wait before the next attempt.
 struct Pauses {
-    next: Duration,
+    attempts: BackOff,
+    /// The next one is short.
+    is_short: bool,
     /// When the last short one was granted.
     short: Option<Instant>,
 }
 
 impl Pauses {
     fn new() -> Self {
-        Self { next: FIRST_PAUSE, short: None }
-    }
-
-    fn reset(&mut self) {
-        self.next = FIRST_PAUSE;
+        Self { attempts: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), is_short: false, short: None }
     }
 
     /// The connection was of use before it broke.
     fn note_progress(&mut self) {
-        self.next = FIRST_PAUSE;
+        self.attempts.reset();
         let now = Instant::now();
         if self.short.is_none_or(|last| now.duration_since(last) >= SHORT_PAUSES_APART) {
             self.short = Some(now);
-            self.next = SHORT_PAUSE;
+            self.is_short = true;
         }
     }
 
@@ -219,9 +217,7 @@ impl Pauses {
             // A full disk, say: nobody else is burdened by looking often.
             StepError::Local(_) => FIRST_PAUSE,
             StepError::Connection(_) | StepError::Tls(_) | StepError::Refused(_) => {
-                let next = self.next;
-                self.next = next.max(FIRST_PAUSE / 2).mul_f64(GROWTH).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-                next
+                if std::mem::take(&mut self.is_short) { SHORT_PAUSE } else { self.attempts.next() }
             }
         }
     }
@@ -364,14 +360,16 @@ mod tests {
     async fn pauses_grow_and_a_useful_connection_resets_them() {
         let broken = StepError::Connection("x".into());
         let mut pauses = Pauses::new();
-        let seconds: Vec<f64> = (0..4).map(|_| pauses.next(&broken).as_secs_f64()).collect();
-        assert_eq!(seconds, [1.0, 1.5, 2.25, 3.375]);
-        assert_eq!((0..20).map(|_| pauses.next(&broken)).last(), Some(LONGEST_PAUSE));
+        let is_first = |pause: Duration| (SHORT_PAUSE * 2..=FIRST_PAUSE).contains(&pause);
+        assert!(is_first(pauses.next(&broken)));
+        let last = (0..20).map(|_| pauses.next(&broken)).last().unwrap();
+        assert!(last > LONGEST_PAUSE / 2 && last <= LONGEST_PAUSE, "{last:?}");
         pauses.note_progress();
-        assert_eq!([pauses.next(&broken), pauses.next(&broken)], [SHORT_PAUSE, FIRST_PAUSE]);
+        assert_eq!(pauses.next(&broken), SHORT_PAUSE);
+        assert!(is_first(pauses.next(&broken)));
         // One that always breaks at once is not hammered.
         pauses.note_progress();
-        assert_eq!(pauses.next(&broken), FIRST_PAUSE);
+        assert!(is_first(pauses.next(&broken)));
         tokio::time::advance(SHORT_PAUSES_APART).await;
         pauses.note_progress();
         assert_eq!(pauses.next(&broken), SHORT_PAUSE);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Seek as _};
 use std::time::{Duration, Instant};
 
+use crate::os::back_off::BackOff;
 use crate::work::store::UnitDir;
 
 /// The first and the longest pause between looks: most commands read at once, others for as long as they run.
@@ -18,14 +19,16 @@ pub(super) struct Payload {
     file: File,
     length: u64,
     next: Instant,
-    pause: Duration,
+    pauses: BackOff,
 }
 
 impl Payload {
     /// None of a command without one.
     pub(super) fn new(stdin: &File) -> io::Result<Option<Self>> {
         let (file, length) = (stdin.try_clone()?, stdin.metadata()?.len());
-        Ok((length > 0).then(|| Self { file, length, next: Instant::now() + FIRST, pause: FIRST }))
+        let mut pauses = BackOff::new(FIRST, LONGEST);
+        let next = Instant::now() + pauses.next();
+        Ok((length > 0).then_some(Self { file, length, next, pauses }))
     }
 
     /// When to look again.
@@ -42,8 +45,7 @@ impl Payload {
             dir.remove_payload();
             return true;
         }
-        self.pause = (self.pause * 2).min(LONGEST);
-        self.next = now + self.pause;
+        self.next = now + self.pauses.next();
         false
     }
 }

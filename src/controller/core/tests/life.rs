@@ -296,7 +296,7 @@ fn a_quota_refusal_backs_off_and_costs_no_retry() {
     let refused = Evidence { detail: "exceeded quota: pods".into(), ..evidence(None) };
     let mut now = START;
     let mut delays = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..8 {
         let placement = Placement {
             job: job.id,
             owner: ME.into(),
@@ -313,7 +313,7 @@ fn a_quota_refusal_backs_off_and_costs_no_retry() {
         delays.push(until.since(now).as_secs());
         now = until;
     }
-    assert_eq!(delays, [30, 60, 120, 240, 300, 300]);
+    assert_eq!(delays, [30, 45, 67, 101, 151, 227, 300, 300]);
 }
 
 #[test]
