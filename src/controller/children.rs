@@ -172,7 +172,7 @@ impl Children for RegistryChildren {
     fn withhold(&self, unit: String) -> Doing<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.withhold_child(&unit).await {
-                tracing::warn!(unit, %error, "a child that is to be cancelled may start before");
+                tracing::warn!(unit, %error, "cannot block the start of a cancelled unit");
             }
         })
     }
@@ -221,7 +221,7 @@ impl Children for RegistryChildren {
     fn forget(&self, unit: String) -> Doing<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.forget_child(&unit).await {
-                tracing::warn!(unit, %error, "what is left of a child that another control node drives stays");
+                tracing::warn!(unit, %error, "cannot delete the local copy of a unit that was taken over");
             }
         })
     }

@@ -55,8 +55,6 @@ pub struct ControllerOptions {
     pub discover_nodes: Vec<Pattern>,
     /// What happens to jobs whose owner restarts or is lost.
     pub on_loss: OnLoss,
-    /// Control nodes that hold a payload before its submission is answered.
-    pub payload_copies: u32,
     /// When something is lost.
     pub timers: Timers,
     /// What is kept, for how long, and how much of it.

@@ -27,7 +27,7 @@ use crate::work::jobs::{JobReport, JobUnit};
 use crate::work::unit::UnitId;
 
 /// How long a submission waits between two tries while the store is away, and the controller between its first ones.
-const AWAY: Duration = Duration::from_secs(1);
+const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How the Detail of a unit begins that is to become a job once the store is there.
 const WAITING: &str = "waiting for the store";
 
@@ -157,7 +157,7 @@ impl Setup {
     /// Whatever is wrong, an operator may mend it.
     async fn open_later(&self, door: &Door, stop: CancellationToken) -> Service {
         loop {
-            tokio::time::sleep(AWAY).await;
+            tokio::time::sleep(STORE_RETRY).await;
             match self.driver(door).await {
                 Ok(driver) => {
                     tracing::info!("the store is there: the controller works");
@@ -220,7 +220,7 @@ async fn enter_later(
 ) -> Result<(), Error> {
     let mut tries = 0u64;
     loop {
-        tokio::time::sleep(AWAY).await;
+        tokio::time::sleep(STORE_RETRY).await;
         tries += 1;
         let _entering = driver.entering.read().await;
         submission.is_cancelled = unit.extra().cancel_requested;
@@ -241,7 +241,7 @@ async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> R
     loop {
         match follow(driver, job, unit.clone()).await {
             // Its job is in the store: whatever is wrong there, the unit follows once it is mended.
-            Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(AWAY).await,
+            Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
             followed => return followed,
         }
     }
@@ -263,7 +263,7 @@ async fn follow_in_any_case(
     tokio::spawn(async move {
         let _entering = entering;
         if let Err(error) = follow_at_last(&driver, job, unit).await {
-            tracing::warn!(%job, %error, "a unit does not follow its job");
+            tracing::warn!(%job, %error, "cannot attach unit to its job");
         }
     });
     Ok(())

@@ -60,8 +60,6 @@ directive! {
         discover_nodes "discovernodes": Vec<NodePattern>,
         /// when an owner is lost: takeover or fail
         on_loss "onloss": OnLoss = "takeover",
-        /// copies of each payload; this version keeps one
-        payload_copies "payloadcopies": Copies = "1",
         /// when something is lost
         timers: Times,
         /// what is kept
@@ -94,7 +92,6 @@ directive! {
         discovery,
         discover_nodes,
         on_loss,
-        payload_copies,
         timers,
         bounds,
         forks_per_cpu,
@@ -211,8 +208,6 @@ grammar! {
     struct HostName => String = Text parsed(host_name);
     /// A file or directory of this machine.
     struct SyncPath => PathBuf = Text parsed(absolute);
-    /// Copies of a payload.
-    struct Copies => u32 = Int number(1..=1, "this version keeps one copy of a payload");
     /// A number above zero.
     struct Count => u32 = Int number(1..=2_147_483_647, "a whole number above zero is needed");
     /// A duration above zero.

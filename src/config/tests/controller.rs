@@ -60,7 +60,6 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         discovery: Discovery::Disabled,
         discover_nodes: Vec::new(),
         on_loss: OnLoss::TakeOver,
-        payload_copies: 1,
         timers: Timers {
             heartbeat: seconds(10),
             owner_lost_after: seconds(30),
@@ -102,8 +101,6 @@ fn every_parameter_has_an_effect() {
             "discovernodes" | "projecthosts" => "[e1, /x.*/]",
             "syncread" => "[/opt/x]",
             "onloss" => "fail",
-            // One value only.
-            "payloadcopies" => continue,
             "heartbeat" | "poll" => "5s",
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
@@ -194,10 +191,6 @@ fn what_is_wrong_is_named() {
             "work-controller: discovery: \"true\" is not allowed: it is off, disabled or enabled",
         ),
         ("{onloss: retry}", "work-controller: onloss: \"retry\" is not allowed: it is takeover or fail"),
-        (
-            "{payloadcopies: 2}",
-            "work-controller: payloadcopies: 2 is not allowed: this version keeps one copy of a payload",
-        ),
         ("{heartbeat: 0s}", "work-controller: heartbeat: \"0s\" is not allowed: it must be above zero"),
         (
             "{heartbeat: 11s}",

@@ -10,8 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::discovery::Sightings;
 use super::world::ChildHere;
-use super::{AWAY, JobDriver, times};
-use crate::controller::core::{ChildId, Duty, Fence, InstanceName, Job, JobId, JobKind, Tenure, Time};
+use super::{JobDriver, STORE_RETRY, times};
+use crate::controller::core::{
+    ChildId, Duty, Fence, Fenced, InstanceName, Job, JobId, JobKind, Tenure, Time,
+};
 use crate::controller::store::{Error, Kept, Standing};
 
 /// As many failures in that time end the controller of this node.
@@ -87,12 +89,11 @@ impl JobDriver {
             let this = self.clone();
             let mut work = Aborting(tokio::spawn(async move { this.work().await }));
             let failure = match (&mut work.0).await {
-                Ok(Ok(())) => return "it has ended".to_owned(),
-                Ok(Err(Error::Fenced(_))) => match self.recover().await {
+                Ok(Err(Fenced(_))) => match self.recover().await {
                     Ok(()) => continue,
                     Err(why) => return why,
                 },
-                Ok(Err(error)) => error.to_string(),
+                // It panicked.
                 Err(error) => error.to_string(),
             };
             tracing::error!(why = failure, "the controller starts again");
@@ -104,7 +105,7 @@ impl JobDriver {
                 self.tell_unavailable(&why).await;
                 return why;
             }
-            sleep(AWAY).await;
+            sleep(STORE_RETRY).await;
         }
     }
 
@@ -139,7 +140,7 @@ impl JobDriver {
                 }
                 Err(error) => tracing::debug!(%error, "the lease cannot be looked at"),
             }
-            sleep(AWAY).await;
+            sleep(STORE_RETRY).await;
         }
     }
 
@@ -175,7 +176,7 @@ impl JobDriver {
                     tracing::debug!(%error, "children wait until it is known which of them are wanted");
                     false
                 });
-                look_again = Some(AWAY).filter(|_| !is_known);
+                look_again = Some(STORE_RETRY).filter(|_| !is_known);
                 // The store may have taken longer than the lease lasts.
                 may_act = is_known && self.may_act();
             }

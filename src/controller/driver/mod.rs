@@ -24,6 +24,7 @@ mod sync;
 pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
 use super::core::{
-    AttemptNo, Duty, Evidence, Fence, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure, Time,
+    AttemptNo, Duty, Evidence, Fence, Fenced, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure,
+    Time,
 };
 use super::health::Surroundings;
 use super::options::{ControllerOptions, Discovery};
@@ -53,7 +55,7 @@ use crate::work::jobs::JobUnit;
 /// The least time between two looks at everything.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 /// How long a store that is away is left alone.
-const AWAY: Duration = Duration::from_secs(1);
+const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// What drives the jobs of one control node.
 pub struct JobDriver {
@@ -175,7 +177,8 @@ impl JobDriver {
         self.wake.notify_one();
     }
 
-    async fn work(self: &Arc<Self>) -> Result<(), Error> {
+    /// Until it is fenced.
+    async fn work(self: &Arc<Self>) -> Result<Infallible, Fenced> {
         let mut store = self.store.changes();
         let mut mesh = self.mesh.changes();
         let mut sightings = Sightings::default();
@@ -186,18 +189,26 @@ impl JobDriver {
         };
         let (mut timers, mut measured) = (self.options().timers, None);
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
-        while !unless_away_said(self.settle(&mut sightings).await)? {
-            sleep(AWAY).await;
+        while !retry_unless_fenced(self.settle(&mut sightings).await)? {
+            sleep(STORE_RETRY).await;
         }
         loop {
             tokio::select! {
                 biased;
                 // First: after a pause of the whole machine the lease is renewed before anything needs it.
-                _ = heartbeat.tick() => unless_away(self.beat(&mut sightings).await)?,
-                _ = mesh.changed() => unless_away(self.observe(&mut sightings).await)?,
-                () = self.taken.notified() => unless_away(self.observe(&mut sightings).await)?,
+                _ = heartbeat.tick() => {
+                    retry_unless_fenced(self.beat(&mut sightings).await)?;
+                }
+                _ = mesh.changed() => {
+                    retry_unless_fenced(self.observe(&mut sightings).await)?;
+                }
+                () = self.taken.notified() => {
+                    retry_unless_fenced(self.observe(&mut sightings).await)?;
+                }
                 _ = store.changed() => {}
-                _ = poll.tick() => unless_away(self.look_around().await)?,
+                _ = poll.tick() => {
+                    retry_unless_fenced(self.look_around().await)?;
+                }
                 () = self.wake.notified() => {}
             }
             let current = self.options().timers;
@@ -219,8 +230,8 @@ impl JobDriver {
                 self.show_ended().await?;
                 self.check_instances().await
             };
-            if !unless_away_said(look.await)? {
-                sleep(AWAY).await;
+            if !retry_unless_fenced(look.await)? {
+                sleep(STORE_RETRY).await;
             }
             sleep(LEAST_PAUSE).await;
         }
@@ -337,8 +348,8 @@ impl JobDriver {
         let is_decided = decided.clone();
         let task = tokio::spawn(async move {
             if let Err(error) = this.drive_attempt(job, n, receiver, &is_decided).await {
-                tracing::warn!(%job, attempt = %n, %error, "an attempt is left alone for a moment");
-                sleep(AWAY).await;
+                tracing::warn!(%job, attempt = %n, %error, "attempt failed, retrying");
+                sleep(STORE_RETRY).await;
             }
             this.attempts.lock().remove(&(job, n));
             this.wake.notify_one();
@@ -364,17 +375,14 @@ fn times(options: &ControllerOptions) -> LeaseTimes {
     LeaseTimes { heartbeat: timers.heartbeat, owner_lost_after: timers.owner_lost_after }
 }
 
-/// A store that is away comes back; everything else ends the driver.
-fn unless_away(result: Result<(), Error>) -> Result<(), Error> {
-    unless_away_said(result).map(drop)
-}
-
-fn unless_away_said(result: Result<(), Error>) -> Result<bool, Error> {
+/// Whether it was done. Whatever else the store has, it may have recovered from when it is tried again, and until then
+/// this control node goes on with what it has; but one that is fenced has nothing left to do.
+fn retry_unless_fenced(result: Result<(), Error>) -> Result<bool, Fenced> {
     match result {
         Ok(()) => Ok(true),
-        Err(error @ Error::Fenced(_)) => Err(error),
+        Err(Error::Fenced(fenced)) => Err(fenced),
         Err(error) => {
-            tracing::warn!(%error, "the controller's store does not work");
+            tracing::warn!(%error, "controller store unavailable, retrying");
             Ok(false)
         }
     }

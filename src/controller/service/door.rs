@@ -9,7 +9,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{AWAY, Cleaning, Service, WAITING, attach, enter, enter_later, follow_in_any_case, submission};
+use super::{
+    Cleaning, STORE_RETRY, Service, WAITING, attach, enter, enter_later, follow_in_any_case, submission,
+};
 use crate::confine::Support;
 use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
@@ -132,12 +134,12 @@ impl Door {
     async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit) {
         let resumed = loop {
             match self.resume(driver, unit.clone()).await {
-                Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(AWAY).await,
+                Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
                 resumed => break resumed,
             }
         };
         if let Err(error) = resumed {
-            tracing::warn!(unit = %unit.id(), %error, "a unit does not follow its job");
+            tracing::warn!(unit = %unit.id(), %error, "cannot attach unit to its job");
         }
     }
 

@@ -59,7 +59,6 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         discovery,
         discover_nodes: Vec::new(),
         on_loss: OnLoss::TakeOver,
-        payload_copies: 1,
         timers: Timers {
             heartbeat: seconds(10),
             owner_lost_after: seconds(30),
