@@ -11,6 +11,7 @@
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
+//! - [`congestion`] owns how much may be in flight on a QUIC connection: of links, and of streams.
 //! - [`stream`] owns byte streams between services, QUIC above the mesh's datagrams.
 //! - [`service`] owns proxies between services of the mesh and sockets outside it, and the IP router.
 //! - [`tls`] owns trust: profiles, whose certificate is accepted, and making certificates.
@@ -40,6 +41,7 @@ pub mod backend;
 pub(crate) mod cli;
 pub mod config;
 pub(crate) mod confine;
+pub mod congestion;
 pub(crate) mod control;
 pub mod controller;
 pub(crate) mod daemon;

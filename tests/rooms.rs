@@ -6,15 +6,16 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("wire", &[]),
     ("duration", &[]),
     ("os", &[]),
     ("mesh", &["wire"]),
     ("tls", &["os", "wire"]),
-    ("backend", &["os", "tls", "wire"]),
+    ("congestion", &[]),
+    ("backend", &["congestion", "os", "tls", "wire"]),
     ("node", &["backend", "mesh", "os", "wire"]),
-    ("stream", &["mesh", "node", "os", "tls", "wire"]),
+    ("stream", &["congestion", "mesh", "node", "os", "tls", "wire"]),
     ("service", &["mesh", "node", "os", "stream", "tls", "wire"]),
     ("rpc", &["duration", "os", "tls", "wire"]),
     ("pods", &["duration", "os", "rpc"]),
@@ -23,7 +24,10 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("confine", &["backend"]),
     ("controller", &["confine", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),
-    ("config", &["controller", "duration", "mesh", "pods", "service", "telemetry", "tls", "wire", "work"]),
+    (
+        "config",
+        &["congestion", "controller", "duration", "mesh", "pods", "service", "telemetry", "tls", "wire", "work"],
+    ),
     (
         "daemon",
         &[
@@ -49,7 +53,8 @@ const ARROWS: [(&str, &[&str]); 19] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 26] = [
+const OPTIONS: [&str; 27] = [
+    "congestion::Congestion",
     "controller::options",
     "duration",
     "mesh::LinkPolicy",

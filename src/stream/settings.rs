@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::CubicConfig;
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::windows::{FIRST_WINDOW, MOST_OF_A_STREAM};
+use crate::congestion::DeliveryRate;
 use crate::wire::MAX_PAYLOAD;
 
 /// How long a handshake may take (docs/protocol.md#stream-opening).
@@ -21,6 +21,9 @@ const INITIAL_MTU: u16 = 1_452;
 /// The assumed round trip of a connection that has not been measured yet: with QUIC's own guess of a third of a
 /// second, a lost first packet would cost a job a whole second.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// Bytes that may be in flight on a way of which nothing is known yet: what a full link cannot take waits in queues that
+/// have room for it.
+const IN_FLIGHT: u64 = 64 << 10;
 /// First packets that may wait for a listener, and bytes behind them.
 const MOST_INCOMING: usize = 4096;
 const INCOMING_BUFFER: u64 = 16 << 20;
@@ -66,7 +69,7 @@ pub(super) fn transport(dialer: bool) -> Arc<TransportConfig> {
         .receive_window(VarInt::from_u32(FIRST_WINDOW))
         .send_window(u64::from(FIRST_WINDOW))
         .datagram_receive_buffer_size(None)
-        .congestion_controller_factory(Arc::new(CubicConfig::default()));
+        .congestion_controller_factory(Arc::new(DeliveryRate { first_window: IN_FLIGHT }));
     if dialer {
         config.crypto_buffer_size(LARGEST_HANDSHAKE);
     }

@@ -1,0 +1,220 @@
+//! What is known of one way, and the window that follows from it.
+//!
+//! Rates are measured over whole round trips, so that acknowledgements which come late and together do not look like a
+//! fast way. Pure: it is told what was sent, acknowledged and lost, and when.
+
+use std::time::{Duration, Instant};
+
+/// Rounds over which the best rate counts.
+const ROUNDS: usize = 10;
+/// A round lasts this long at least: on a short way, a few packets would be a measure of the scheduler.
+const SHORTEST_ROUND: Duration = Duration::from_millis(4);
+/// Rounds without growth by a quarter after which a way counts as full.
+const STALE_ROUNDS: u32 = 3;
+/// Every so many rounds it is tried whether the way carries a quarter more.
+const CYCLE: u32 = 6;
+/// How long the shortest delay counts. Then the queue is drained for a moment, to see it again.
+const DELAY_COUNTS: Duration = Duration::from_secs(10);
+/// Two delays that differ by less are the same: that is how exactly a busy host measures.
+const JITTER: Duration = Duration::from_millis(1);
+/// What may wait on a way, so that it never runs empty, in time and in bytes.
+const QUEUE: Duration = Duration::from_millis(10);
+const LONGEST_QUEUE: u64 = 1 << 20;
+/// A buffer overflows where more than one byte of so many is lost.
+const OVERFLOW: u64 = 7;
+/// Packets that may always be in flight.
+const FEWEST: u64 = 4;
+
+/// One way.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    window: u64,
+    first_window: u64,
+    packet: u64,
+    phase: Phase,
+    round: Round,
+    /// Bytes a second in the last rounds.
+    rates: [u64; ROUNDS],
+    rounds: usize,
+    delay: Delay,
+    /// What the way had room for when a buffer last overflowed.
+    ceiling: Option<u64>,
+    /// Nothing is in flight.
+    idle: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// The window grows with each round until the rate grows no more.
+    Growing { best: u64, stale: u32 },
+    /// The way is full.
+    Full { rounds: u32 },
+    /// The queue is emptied.
+    Draining { rounds: u32 },
+}
+
+const BEGIN: Phase = Phase::Growing { best: 0, stale: 0 };
+
+/// What came since `began`: over once something is acknowledged that was sent later.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    began: Instant,
+    acked: u64,
+    lost: u64,
+    over: bool,
+    /// There was nothing to send at times: the way can do more.
+    limited: bool,
+    shortest: Duration,
+}
+
+impl Round {
+    fn new(began: Instant) -> Self {
+        Self { began, acked: 0, lost: 0, over: false, limited: false, shortest: Duration::MAX }
+    }
+}
+
+/// The time that the way takes while nothing waits.
+#[derive(Debug, Clone, Copy)]
+struct Delay {
+    shortest: Duration,
+    seen: Instant,
+}
+
+impl Model {
+    pub(super) fn new(first_window: u64, packet: u64, now: Instant) -> Self {
+        Self {
+            window: first_window,
+            first_window,
+            packet,
+            phase: BEGIN,
+            round: Round::new(now),
+            rates: [0; ROUNDS],
+            rounds: 0,
+            delay: Delay { shortest: Duration::MAX, seen: now },
+            ceiling: None,
+            idle: true,
+        }
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
+    pub(super) fn packet(&self) -> u64 {
+        self.packet
+    }
+
+    pub(super) fn set_packet(&mut self, packet: u64) {
+        self.packet = packet;
+        self.window = self.window.max(FEWEST * packet);
+    }
+
+    pub(super) fn handle_sent(&mut self, now: Instant) {
+        if std::mem::take(&mut self.idle) {
+            self.round = Round { limited: true, ..Round::new(now) };
+        }
+    }
+
+    pub(super) fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool) {
+        self.round.acked += bytes;
+        self.round.over |= sent >= self.round.began;
+        self.round.limited |= limited;
+        self.round.shortest = self.round.shortest.min(now - sent);
+        if now - sent <= self.delay.shortest.saturating_add(JITTER) {
+            self.delay = Delay { shortest: self.delay.shortest.min(now - sent), seen: now };
+        }
+        self.window += bytes;
+    }
+
+    pub(super) fn handle_end_of_acks(&mut self, now: Instant, in_flight: u64) {
+        if self.round.over && now - self.round.began >= SHORTEST_ROUND {
+            self.end_round(now);
+        }
+        self.window = self.window.min(self.target()).max(FEWEST * self.packet);
+        self.idle = in_flight == 0;
+    }
+
+    /// Bytes were lost; if `all_for_long`, with all else of some round trips.
+    pub(super) fn handle_loss(&mut self, bytes: u64, all_for_long: bool) {
+        self.round.lost += bytes;
+        if all_for_long {
+            (self.phase, self.window, self.ceiling) = (BEGIN, self.first_window, None);
+            self.round.lost = 0;
+        }
+    }
+
+    fn end_round(&mut self, now: Instant) {
+        let round = std::mem::replace(&mut self.round, Round::new(now));
+        let took = (now - round.began).as_nanos().max(1);
+        let rate = u64::try_from(u128::from(round.acked) * 1_000_000_000 / took).unwrap_or(u64::MAX);
+        let before = self.rate();
+        if !round.limited || rate > before {
+            self.rates[self.rounds % ROUNDS] = rate;
+            self.rounds += 1;
+        }
+        let overflows = round.lost > FEWEST * self.packet && round.lost * OVERFLOW > round.acked + round.lost;
+        self.ceiling = match self.ceiling {
+            _ if overflows => Some(round.acked * 9 / 10),
+            Some(ceiling) => Some(ceiling * 5 / 4).filter(|ceiling| *ceiling < self.filled() * 2),
+            None => None,
+        };
+        self.phase = self.next_phase(&round, rate, before, overflows, now);
+    }
+
+    /// What follows on a round with that rate, where the best one before it is given.
+    fn next_phase(&mut self, round: &Round, rate: u64, before: u64, overflows: bool, now: Instant) -> Phase {
+        match self.phase {
+            Phase::Growing { .. } if overflows => Phase::Full { rounds: 1 },
+            Phase::Growing { best, .. } if rate >= best + best / 4 => Phase::Growing { best: rate, stale: 0 },
+            Phase::Growing { .. } if round.limited => self.phase,
+            Phase::Growing { stale, .. } if stale + 1 == STALE_ROUNDS => Phase::Full { rounds: 1 },
+            Phase::Growing { best, stale } => Phase::Growing { best, stale: stale + 1 },
+            Phase::Full { .. } if now - self.delay.seen > DELAY_COUNTS => Phase::Draining { rounds: 0 },
+            Phase::Full { .. } if !overflows && rate > before + before / 8 => {
+                Phase::Growing { best: rate, stale: 0 }
+            }
+            Phase::Full { rounds } => Phase::Full { rounds: rounds + 1 },
+            Phase::Draining { rounds: 0 } => Phase::Draining { rounds: 1 },
+            Phase::Draining { .. } => {
+                let moved = round.shortest > self.delay.shortest.saturating_mul(2) + QUEUE;
+                self.delay = Delay { shortest: round.shortest, seen: now };
+                if moved { BEGIN } else { Phase::Full { rounds: 0 } }
+            }
+        }
+    }
+
+    /// The best rate lately, in bytes a second.
+    fn rate(&self) -> u64 {
+        self.rates.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Bytes that fill the way and do not wait.
+    fn filled(&self) -> u64 {
+        product(self.rate(), self.delay.shortest)
+    }
+
+    /// Bytes that may wait.
+    fn queue(&self) -> u64 {
+        product(self.rate(), QUEUE).min(LONGEST_QUEUE).max(self.first_window)
+    }
+
+    fn target(&self) -> u64 {
+        if self.rate() == 0 {
+            return u64::MAX;
+        }
+        let filled = self.filled();
+        let target = match self.phase {
+            // The rate is a round old, and the window has doubled since.
+            Phase::Growing { .. } => filled * 5 / 2 + self.queue(),
+            Phase::Full { rounds } if rounds.is_multiple_of(CYCLE) => filled * 5 / 4 + self.queue(),
+            Phase::Full { .. } => filled + self.queue(),
+            Phase::Draining { .. } => filled * 3 / 4,
+        };
+        target.min(self.ceiling.unwrap_or(u64::MAX))
+    }
+}
+
+/// Bytes within a time at a rate.
+fn product(rate: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+}

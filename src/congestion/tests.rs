@@ -1,0 +1,163 @@
+//! The model on ways in virtual time: a bottleneck with a buffer, a delay, losses, and what links and receivers do.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::model::Model;
+
+const PACKET: u64 = 1_400;
+const FIRST: u64 = 14_720;
+
+/// A way with a sender that always has something to send.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Bytes a second.
+    rate: u64,
+    round_trip: Duration,
+    /// What may wait for the bottleneck; what does not fit is dropped.
+    buffer: Duration,
+    loss: f64,
+    /// A link repeats what is lost, a round trip later, and holds back what is behind it.
+    ordered: bool,
+    /// How long a receiver may wait before it acknowledges.
+    ack_delay: Duration,
+}
+
+const NARROW: Way = Way {
+    rate: 2_500_000,
+    round_trip: Duration::from_millis(100),
+    buffer: Duration::from_millis(100),
+    loss: 0.0,
+    ordered: false,
+    ack_delay: Duration::ZERO,
+};
+const FAST: Way = Way { rate: 60_000_000, ..NARROW };
+const LIMIT: Duration = Duration::from_secs(20);
+/// What quinn sends at once after it was late.
+const BURST: Duration = Duration::from_millis(2);
+
+/// What came of it in the second half of the time.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Share of the rate that was delivered.
+    used: f64,
+    /// The mean time that packets waited.
+    waited: Duration,
+}
+
+enum Fate {
+    Acked,
+    Lost,
+}
+
+impl Way {
+    fn run(self) -> Outcome {
+        let (start, mut rng) = (Instant::now(), SmallRng::seed_from_u64(7));
+        let mut model = Model::new(FIRST, PACKET, start);
+        let (mut now, mut free_at, mut last_arrival) = (start, start, start);
+        let mut fates: BTreeMap<(Instant, u64), (Instant, Fate)> = BTreeMap::new();
+        let (mut sent, mut in_flight, mut delivered) = (0_u64, 0, 0);
+        let (mut waited, mut waits) = (Duration::ZERO, 0);
+        let (mut pace, mut smoothed) = (start, self.round_trip);
+        while now < start + LIMIT {
+            let counts = now > start + LIMIT / 2;
+            while in_flight + PACKET <= model.window() && pace <= now {
+                // As quinn paces: a quarter more than a window in a round trip.
+                pace = pace.max(now - BURST) + smoothed.mul_f64(PACKET as f64 / model.window() as f64 / 1.25);
+                model.handle_sent(now);
+                in_flight += PACKET;
+                sent += 1;
+                let wait = free_at.saturating_duration_since(now);
+                let lost = rng.random_bool(self.loss);
+                if wait > self.buffer || (lost && !self.ordered) {
+                    fates.insert((now + self.round_trip + wait.min(self.buffer), sent), (now, Fate::Lost));
+                    continue;
+                }
+                free_at = now + wait + Duration::from_secs_f64(PACKET as f64 / self.rate as f64);
+                let repeated = if lost { self.round_trip } else { Duration::ZERO };
+                let arrival = free_at + self.round_trip / 2 + repeated;
+                last_arrival = if self.ordered { last_arrival.max(arrival) } else { arrival };
+                let delay = if sent.is_multiple_of(2) { Duration::ZERO } else { self.ack_delay };
+                fates.insert((last_arrival + self.round_trip / 2 + delay, sent), (now, Fate::Acked));
+                (waited, waits) = if counts { (waited + wait, waits + 1) } else { (waited, waits) };
+            }
+            let next = fates.first_key_value().map(|((at, _), _)| *at);
+            if in_flight + PACKET <= model.window() && next.is_none_or(|next| pace < next) {
+                now = pace;
+                continue;
+            }
+            let Some(at) = next else { panic!("the window is {}", model.window()) };
+            now = at;
+            while let Some(first) = fates.first_entry()
+                && first.key().0 == at
+            {
+                let (when, fate) = first.remove();
+                in_flight -= PACKET;
+                smoothed = smoothed * 7 / 8 + (now - when) / 8;
+                match fate {
+                    Fate::Acked => model.handle_ack(now, when, PACKET, false),
+                    Fate::Lost => model.handle_loss(PACKET, false),
+                }
+                delivered += if counts && matches!(fate, Fate::Acked) { PACKET } else { 0 };
+            }
+            model.handle_end_of_acks(now, in_flight);
+        }
+        let used = delivered as f64 / (LIMIT.as_secs_f64() / 2.0) / self.rate as f64;
+        Outcome { used, waited: waited / waits }
+    }
+}
+
+#[test]
+fn a_way_is_filled_and_little_waits() {
+    for way in [NARROW, FAST, Way { round_trip: Duration::from_millis(600), ..NARROW }] {
+        let outcome = way.run();
+        assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(40), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_acknowledges_late_does_not_slow_it() {
+    let outcome = Way { ack_delay: Duration::from_millis(25), ..FAST }.run();
+    assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(60), "{outcome:?}");
+}
+
+#[test]
+fn a_lost_packet_is_no_reason_to_slow_down() {
+    for way in [NARROW, FAST] {
+        let outcome = Way { loss: 0.02, ..way }.run();
+        assert!(outcome.used > 0.9 && outcome.waited < Duration::from_millis(60), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_link_that_repeats_what_is_lost_is_kept_full() {
+    // A relay may hold megabytes.
+    let outcome = Way { loss: 0.001, ordered: true, buffer: Duration::from_secs(1), ..NARROW }.run();
+    assert!(outcome.used > 0.85 && outcome.waited < Duration::from_millis(100), "{outcome:?}");
+}
+
+#[test]
+fn a_buffer_that_overflows_is_left_room() {
+    let outcome = Way { buffer: Duration::from_millis(10), ..NARROW }.run();
+    assert!(outcome.used > 0.8, "{outcome:?}");
+}
+
+#[test]
+fn a_way_that_lost_all_begins_again() {
+    let start = Instant::now();
+    let mut model = Model::new(FIRST, PACKET, start);
+    let mut now = start;
+    for _ in 0..10 {
+        model.handle_sent(now);
+        let sent = now;
+        now += Duration::from_millis(100);
+        model.handle_ack(now, sent, model.window(), false);
+        model.handle_end_of_acks(now, PACKET);
+    }
+    assert!(model.window() > 1 << 20, "{}", model.window());
+    model.handle_loss(model.window(), true);
+    assert_eq!(model.window(), 14_720);
+}
