@@ -49,8 +49,8 @@ async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     }
 }
 
-/// Forwards packets, each after `delay`.
-async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration) {
+/// Forwards packets at `rate` bytes a second, each after `delay`.
+async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration, rate: u32) {
     let (sender, mut way) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some((due, packet)) = way.recv().await {
@@ -60,9 +60,11 @@ async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration) {
     });
     let mut batch: Vec<bytes::BytesMut> = Vec::new();
     while from.read_batch(&mut batch).await.is_ok() {
-        let due = tokio::time::Instant::now() + delay;
         for packet in batch.drain(..) {
-            let _gone = sender.send((due, packet.freeze()));
+            if rate < u32::MAX {
+                tokio::time::sleep(Duration::from_secs(1) * packet.len() as u32 / rate).await;
+            }
+            let _gone = sender.send((tokio::time::Instant::now() + delay, packet.freeze()));
         }
     }
 }
@@ -97,9 +99,20 @@ impl Lab {
 
     /// Joins two nodes by a link with this one-way delay.
     pub(crate) async fn join_far(&mut self, from: &NodeHandle, to: &NodeHandle, delay: Duration) {
+        self.join_narrowly(from, to, delay, u32::MAX).await;
+    }
+
+    /// The same by a link that carries `rate` bytes a second.
+    pub(crate) async fn join_narrowly(
+        &mut self,
+        from: &NodeHandle,
+        to: &NodeHandle,
+        delay: Duration,
+        rate: u32,
+    ) {
         let (near, far) = self.join_by_hand(from, to).await;
-        tokio::spawn(pump_far(near.reader, far.writer, delay));
-        tokio::spawn(pump_far(far.reader, near.writer, delay));
+        tokio::spawn(pump_far(near.reader, far.writer, delay, rate));
+        tokio::spawn(pump_far(far.reader, near.writer, delay, rate));
     }
 
     /// Both ends of a link, for who carries the packets between them.
@@ -120,6 +133,12 @@ impl Lab {
     /// Cuts the sessions that one node dialled to another; says how many.
     pub(crate) fn cut(&self, from: &str, to: &str) -> usize {
         self.net.cut(from, to)
+    }
+
+    /// Has all packets between two nodes vanish, or no longer.
+    pub(crate) fn silence(&self, one: &str, other: &str, silent: bool) {
+        self.net.black_hole(one, other, silent);
+        self.net.black_hole(other, one, silent);
     }
 
     /// A line of nodes, converged.

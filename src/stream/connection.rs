@@ -4,6 +4,7 @@
 //! read yet. So only the dialer closes, once both sides have sent everything; the listener's side waits for that, for
 //! a while. Connections with many streams are `mux`'s.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,10 @@ use tokio::time::sleep;
 
 use super::far_end::FarEnd;
 use super::mesh_stream::{Carrier, Halves, MeshStream};
+use super::socket::service_at;
 use super::windows::Windows;
+use crate::congestion::InFlight;
+use crate::node::NodeHandle;
 use crate::tls::Guard;
 
 /// How a connection that has served its purpose is closed (docs/protocol.md#stream-closing).
@@ -27,6 +31,9 @@ const READ_CANCELLED: VarInt = VarInt::from_u32(499);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// How often it is asked: packets from before the restart may still arrive.
 const QUESTIONS: usize = 3;
+/// How often a way that is back is probed, and how long after such a probe the next one follows, at least.
+const PROBES: usize = 20;
+const PROBE_AGAIN: Duration = Duration::from_millis(250);
 /// How long a connection on which nothing moves any more may take to end.
 const LINGER: Duration = Duration::from_secs(30);
 /// How often it is looked at within that time.
@@ -43,6 +50,7 @@ pub(super) enum Side {
 
 /// An open connection.
 pub(super) struct Opened {
+    pub(super) node: NodeHandle,
     pub(super) connection: Connection,
     pub(super) side: Side,
     pub(super) far_end: Arc<FarEnd>,
@@ -55,7 +63,7 @@ impl Opened {
     pub(super) fn watch(&mut self) {
         let (connection, far_end, windows) =
             (self.connection.clone(), self.far_end.clone(), self.windows.clone());
-        tokio::spawn(end_when_gone(connection, far_end, windows, self.guard.take()));
+        tokio::spawn(end_when_gone(self.node.clone(), connection, far_end, windows, self.guard.take()));
     }
 
     /// The connection's only stream. A `strict` one that is dropped without a shutdown does not look complete.
@@ -153,6 +161,7 @@ async fn stands_still(connection: &Connection) {
 /// Closes a connection when its far end is known to be gone, or its certificate is revoked. Returns when it has ended,
 /// for whatever reason.
 async fn end_when_gone(
+    node: NodeHandle,
     connection: Connection,
     far_end: Arc<FarEnd>,
     windows: Arc<Windows>,
@@ -170,6 +179,31 @@ async fn end_when_gone(
         () = far_end.unknown.cancelled() => connection.close(NORMAL_CLOSE, b"service unknown"),
         () = outlives_its_node(&connection, &far_end, &windows) => {
             connection.close(NORMAL_CLOSE, b"node restarted");
+        }
+        never = goes_on_when_back(&node, &connection, &windows) => match never {},
+    }
+}
+
+/// Sends something whenever a way to the far end is there again. What was in flight is lost, and QUIC by itself waits
+/// about as long again as the way was gone.
+async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: &Windows) -> Infallible {
+    let far = service_at(connection.remote_address());
+    let (Some((far, _)), Some(in_flight)) = (far, InFlight::on(connection)) else {
+        return std::future::pending().await;
+    };
+    loop {
+        node.appears(far).await;
+        for question in 1..=PROBES {
+            let received = || connection.stats().udp_rx.datagrams;
+            let before = received();
+            in_flight.probe();
+            windows.ask(connection);
+            // Its answers may not find the way back yet.
+            sleep(connection.rtt().max(PROBE_AGAIN)).await;
+            // Packets from before may still arrive.
+            if question >= QUESTIONS && received() != before {
+                break;
+            }
         }
     }
 }

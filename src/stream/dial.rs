@@ -177,6 +177,7 @@ struct Inner {
 /// All dials of a node share one socket: QUIC tells their connections apart.
 #[derive(Debug)]
 struct OverlayEndpoint {
+    node: NodeHandle,
     endpoint: Endpoint,
     far_ends: Arc<FarEnds>,
     /// For connections that carry one stream, and for those that may carry many.
@@ -289,7 +290,8 @@ impl OverlayEndpoint {
         let following = far_ends.clone();
         tokio::spawn(async move { following.follow(&socket).await });
         let shared = SharedConnections::default();
-        Ok(Self { endpoint, far_ends, configs, shared, budget: inner.budget.clone() })
+        let (node, budget) = (inner.node.clone(), inner.budget.clone());
+        Ok(Self { node, endpoint, far_ends, configs, shared, budget })
     }
 
     async fn dial(&self, target: DialTarget<'_>) -> Result<MeshStream, DialError> {
@@ -409,7 +411,8 @@ impl OverlayEndpoint {
                 let windows = Windows::of_our_own(&self.budget, node.hash());
                 let expected = || Expected::Node(node.clone());
                 let guard = profile.map(|profile| profile.admit(tls::peer_chain(&connection), expected()));
-                Ok(Opened { connection, side: Side::Dialer, far_end, windows, guard })
+                let node = self.node.clone();
+                Ok(Opened { node, connection, side: Side::Dialer, far_end, windows, guard })
             }
             Ok(Err(_)) if let (Some(profile), Some(rejection)) = (profile, verdict.rejection()) => {
                 let profile = profile.name().to_owned();

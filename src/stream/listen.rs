@@ -22,6 +22,7 @@ use super::socket::{MeshSocket, service_at};
 use super::tls::{self, Peer, TrustError};
 use super::windows::{Budget, Windows};
 use crate::mesh::LocalService;
+use crate::node::NodeHandle;
 use crate::tls::{Expected, Handshakes, Rejection, ServerProfile, Verdict};
 use crate::wire::{ConnType, ServiceName};
 
@@ -90,6 +91,7 @@ impl Streams {
         let (accepted_sender, accepted) = mpsc::channel(BACKLOG);
         let closing = CancellationToken::new();
         let acceptor = Acceptor {
+            node: self.node().clone(),
             far_ends: far_ends.clone(),
             budget: self.budget().clone(),
             accepted: accepted_sender,
@@ -140,6 +142,7 @@ async fn end(endpoint: Endpoint) {
 /// The state of a service that its handshakes share.
 #[derive(Clone)]
 struct Acceptor {
+    node: NodeHandle,
     far_ends: Arc<FarEnds>,
     budget: Budget,
     accepted: mpsc::Sender<MeshStream>,
@@ -233,7 +236,8 @@ impl Acceptor {
             return Err(Refusal::TooMany);
         };
         let shared = Peer::of(&connection).shares();
-        let opened = Opened { connection, side: Side::Listener, far_end, windows, guard };
+        let node = self.node.clone();
+        let opened = Opened { node, connection, side: Side::Listener, far_end, windows, guard };
         if shared {
             tokio::spawn(self.clone().accept_streams(mux::Incoming::new(opened)));
             return Ok(());

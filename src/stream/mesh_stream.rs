@@ -151,9 +151,13 @@ impl AsyncRead for MeshStream {
 
 impl AsyncWrite for MeshStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let Halves { send, refusal, .. } = self.halves()?;
+        let Self { connection, windows, open, .. } = &mut *self;
+        let Some((Halves { send, refusal, .. }, _)) = open else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
         let written = AsyncWrite::poll_write(Pin::new(&mut *send), cx, buf);
         if written.is_pending() {
+            windows.blocked(connection);
             // quinn does not wake a writer that waits for room on the connection when its stream is stopped meanwhile,
             // nor afterwards for new room, as its stream has none either: it would wait for as long as the connection
             // lives.
@@ -167,7 +171,7 @@ impl AsyncWrite for MeshStream {
             };
         }
         if let Poll::Ready(Ok(bytes)) = written {
-            self.windows.wrote(&self.connection, bytes);
+            windows.wrote(bytes);
         }
         written
     }

@@ -2,18 +2,18 @@
 //! acknowledged yet.
 //!
 //! Owns the node's budget for both, and the windows of each connection, which are its share of it. A window begins
-//! small and doubles while it is what limits a stream, so a long and fast way gets the megabytes that it needs, and
-//! a peer that neither reads nor is read holds what it began with. It refuses to know who reads and writes.
+//! small and grows while bytes pass and it is what holds them up: the peer says that it is blocked by the one for
+//! receiving, a writer that waits is blocked by the one for sending. So a long and fast way gets the megabytes that it
+//! needs, and a peer that neither reads nor is read holds what it began with. It refuses to know who reads and writes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use quinn::{Connection, VarInt};
-use tokio::time::Instant;
 
+use crate::congestion::InFlight;
 use crate::wire::NameHash;
 
 /// The first size of each window, in bytes.
@@ -25,10 +25,6 @@ const FIRST_OF_MANY: u64 = 1 << 20;
 /// Bytes that may wait on such a connection to be read. Streams that nobody reads hold up the others of
 /// their dialer once they have filled it, and it opens another connection for the next one.
 const MOST_OF_MANY: u64 = 64 << 20;
-/// A window that is used up within two round trips and this is too small. On a short way, the time counts for which a
-/// reader or a writer may have to wait for a processor.
-const PROMPT: Duration = Duration::from_millis(10);
-
 /// How much memory the buffers of all streams may have where nothing else is said: an eighth of what there is, or of
 /// what the container may use.
 pub fn default_buffers() -> u64 {
@@ -120,32 +116,34 @@ pub(super) struct Windows {
 struct Both {
     receiving: Window,
     sending: Window,
+    /// How often the peer has said that it is blocked.
+    blocked: u64,
+    /// Once something was read.
+    in_flight: Option<InFlight>,
 }
 
 #[derive(Debug)]
 struct Window {
     size: u64,
     most: u64,
-    /// Bytes that have passed since it was last looked at, and when that was.
+    /// Bytes that have passed since it was last looked at.
     passed: u64,
-    since: Instant,
 }
 
 impl Window {
     fn new() -> Self {
-        let (size, most) = (u64::from(FIRST_WINDOW), u64::from(MOST_OF_A_STREAM));
-        Self { size, most, passed: 0, since: Instant::now() }
+        Self { size: u64::from(FIRST_WINDOW), most: u64::from(MOST_OF_A_STREAM), passed: 0 }
     }
 
-    /// Bytes have passed. By how much the window should grow, if it is too small.
-    fn pass(&mut self, bytes: usize, enough: u64, round_trip: impl FnOnce() -> Duration) -> Option<u64> {
+    /// Bytes have passed; true if that were enough to ask whether the window holds them up.
+    fn pass(&mut self, bytes: usize, enough: u64) -> bool {
         self.passed += bytes as u64;
-        if self.passed < enough {
-            return None;
-        }
-        let prompt = self.since.elapsed() <= round_trip() * 2 + PROMPT;
-        (self.passed, self.since) = (0, Instant::now());
-        Some(self.size.min(self.most - self.size)).filter(|more| prompt && *more > 0)
+        self.passed >= enough
+    }
+
+    /// By how much it may grow up to that size.
+    fn growth(&self, wanted: u64) -> Option<u64> {
+        wanted.min(self.most).checked_sub(self.size).filter(|more| *more > 0)
     }
 }
 
@@ -162,7 +160,7 @@ impl Windows {
     }
 
     fn first(budget: &Budget, node: NameHash) -> Arc<Self> {
-        let both = Both { receiving: Window::new(), sending: Window::new() };
+        let both = Both { receiving: Window::new(), sending: Window::new(), blocked: 0, in_flight: None };
         Arc::new(Self { budget: budget.clone(), node, both: Mutex::new(both) })
     }
 
@@ -177,18 +175,41 @@ impl Windows {
     /// Bytes were read.
     pub(super) fn read(&self, connection: &Connection, bytes: usize) {
         let mut both = self.both();
+        if both.in_flight.is_none() {
+            both.in_flight = InFlight::on(connection);
+        }
+        if both.in_flight.as_ref().is_some_and(InFlight::let_acknowledge) {
+            connection.set_receive_window(window(both.receiving.size));
+        }
         let enough = both.receiving.size / 2;
-        if let Some(more) = both.receiving.pass(bytes, enough, || connection.rtt()) {
+        if !both.receiving.pass(bytes, enough) {
+            return;
+        }
+        both.receiving.passed = 0;
+        let frames = connection.stats().frame_rx;
+        let blocked = frames.data_blocked + frames.stream_data_blocked;
+        if std::mem::replace(&mut both.blocked, blocked) != blocked
+            && let Some(more) = both.receiving.growth(both.receiving.size * 2)
+        {
             self.receive_more(connection, &mut both.receiving, more);
         }
     }
 
-    /// Bytes were written. At most as many as the window has are not acknowledged, so beyond it they show that the
-    /// peer takes some.
-    pub(super) fn wrote(&self, connection: &Connection, bytes: usize) {
+    /// Bytes were written.
+    pub(super) fn wrote(&self, bytes: usize) {
+        self.both().sending.passed += bytes as u64;
+    }
+
+    /// A writer waits. At most as many bytes as the window has are not acknowledged, so what was written beyond it shows
+    /// that the peer takes some. What the congestion window cannot take would only wait here.
+    pub(super) fn blocked(&self, connection: &Connection) {
         let mut both = self.both();
         let enough = both.sending.size + both.sending.size / 4;
-        if let Some(more) = both.sending.pass(bytes, enough, || connection.rtt())
+        if !both.sending.pass(0, enough) {
+            return;
+        }
+        both.sending.passed = 0;
+        if let Some(more) = both.sending.growth(connection.stats().path.cwnd * 2)
             && self.budget.taken().take_more(self.node, more)
         {
             both.sending.size += more;
@@ -253,16 +274,14 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_window_grows_while_it_is_what_limits() {
-        let round_trip = Duration::from_millis(100);
+    #[test]
+    fn a_window_grows_up_to_what_is_wanted_and_allowed() {
         let mut window = Window::new();
-        let half = window.size / 2;
-        assert_eq!(window.pass(half as usize - 1, half, || round_trip), None, "not used up");
-        assert_eq!(window.pass(1, half, || round_trip), Some(2 * half));
-        tokio::time::sleep(round_trip * 3).await;
-        assert_eq!(window.pass(half as usize, half, || round_trip), None, "there was time enough");
+        assert!(!window.pass(9_999, 10_000), "not used up");
+        assert!(window.pass(1, 10_000));
+        assert_eq!(window.growth(window.size), None, "it is large enough");
+        assert_eq!(window.growth(window.size * 3), Some(window.size * 2));
         window.size = window.most;
-        assert_eq!(window.pass(half as usize, half, || round_trip), None, "it is as large as it may be");
+        assert_eq!(window.growth(u64::MAX), None, "it is as large as it may be");
     }
 }

@@ -1,0 +1,136 @@
+//! Streams over links that are long, or narrow behind a relay, in virtual time.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_long_way_is_filled() {
+    const BYTES: usize = 200_000_000;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_far(&near, &far, Duration::from_millis(50)).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let mut stream = Streams::new(near.clone()).dial(far.id(), service("sink")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let writing = async {
+        let part = vec![7; 1 << 20];
+        while stream.write_all(&part).await.is_ok() {}
+    };
+    // Once it has found out how much there is room for.
+    let reading = async {
+        let mut part = vec![0; 1 << 20];
+        let mut begun = Instant::now();
+        for mebibyte in 0..(2 * BYTES) >> 20 {
+            if mebibyte == BYTES >> 20 {
+                begun = Instant::now();
+            }
+            accepted.read_exact(&mut part).await.unwrap();
+        }
+        drop(accepted);
+        begun.elapsed()
+    };
+    let ((), took) = timeout(LIMIT * 10, async { tokio::join!(writing, reading) }).await.unwrap();
+    // With more than 12 MB under way it takes less than a round trip of 100 ms for each of these.
+    assert!(took < Duration::from_millis(100) * (BYTES / 12_000_000) as u32, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_narrow_link_behind_a_relay_is_filled_and_pings_pass() {
+    const RATE: u32 = 2_500_000;
+    let (mut lab, delay) = (Lab::new(), Duration::from_millis(50));
+    let nodes = lab.line(&["near", "hop"]).await;
+    let far = lab.start("far").await;
+    lab.join_narrowly(&nodes[1], &far, delay, RATE).await;
+    eventually("a route", || async { nodes[0].status().await.routing_table.len() == 2 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let mut stream = Streams::new(nodes[0].clone()).dial(far.id(), service("sink")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let writing = async {
+        let part = vec![7; 1 << 16];
+        while stream.write_all(&part).await.is_ok() {}
+    };
+    let (seconds, mut count) = (10_u32, 0);
+    let reading = async {
+        let mut part = vec![0; 1 << 16];
+        let mut begun = Instant::now();
+        let mut warm = false;
+        while begun.elapsed() < LIMIT / 60 * seconds {
+            count += accepted.read(&mut part).await.unwrap() as u64;
+            if !warm && begun.elapsed() > Duration::from_secs(3) {
+                (warm, begun, count) = (true, Instant::now(), 0);
+            }
+        }
+        drop(accepted);
+    };
+    let pinging = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let mut slowest = Duration::ZERO;
+        for _ in 0..50 {
+            let reply = nodes[0].ping(far.id(), 30).await;
+            assert_eq!(reply.error, None);
+            slowest = slowest.max(reply.elapsed);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        slowest
+    };
+    let ((), (), slowest) = timeout(LIMIT, async { tokio::join!(writing, reading, pinging) }).await.unwrap();
+    let used = count as f64 / f64::from(seconds) / f64::from(RATE);
+    assert!(used > 0.85, "{used} of the rate");
+    assert!(slowest < Duration::from_millis(250), "a ping took {slowest:?}");
+    let dropped: u64 = nodes[1].links().await.iter().map(|link| link.dropped).sum();
+    assert_eq!(dropped, 0, "the relay has room for what waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_warm_stream_carries_32_kib_within_two_round_trips() {
+    let (mut lab, delay) = (Lab::new(), Duration::from_millis(50));
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_far(&near, &far, delay).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("echo"), None).await.unwrap();
+    let streams = Streams::new(near.clone());
+    for shared in [false, true] {
+        let dialed = match shared {
+            true => streams.dial_shared(far.id(), service("echo"), None).await,
+            false => streams.dial(far.id(), service("echo")).await,
+        };
+        let (mut stream, mut accepted) = (dialed.unwrap(), listener.accept().await.unwrap());
+        for round in 0..4 {
+            let (sent, mut received) = ([7; 32 << 10], [0; 32 << 10]);
+            let begun = Instant::now();
+            let (wrote, read) = tokio::join!(stream.write_all(&sent), accepted.read_exact(&mut received));
+            wrote.unwrap();
+            read.unwrap();
+            let took = begun.elapsed();
+            assert!(took < delay * 4, "round {round}, shared: {shared}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_come_again_soon_after_a_way_was_silent() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["near", "far"]).await;
+    let mut listener = Streams::new(nodes[1].clone()).listen(service("sink"), None).await.unwrap();
+    let mut stream = Streams::new(nodes[0].clone()).dial(nodes[1].id(), service("sink")).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let writing = async {
+        while stream.write_all(&[7; 10_000]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reading = async {
+        let mut part = vec![0; 1 << 16];
+        for silence in [2, 5] {
+            accepted.read_exact(&mut part).await.unwrap();
+            lab.silence("near", "far", true);
+            let until = Instant::now() + Duration::from_secs(silence);
+            while timeout(until - Instant::now(), accepted.read(&mut part)).await.is_ok() {}
+            lab.silence("near", "far", false);
+            timeout(LIMIT, accepted.read(&mut part)).await.expect("never").unwrap();
+            assert!(until.elapsed() < Duration::from_secs(2), "{silence} s: {:?} later", until.elapsed());
+        }
+        drop(accepted);
+    };
+    tokio::join!(writing, reading);
+}
