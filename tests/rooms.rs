@@ -14,7 +14,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("tls", &["os", "wire"]),
     ("congestion", &[]),
     ("backend", &["congestion", "os", "tls", "wire"]),
-    ("node", &["backend", "mesh", "os", "wire"]),
+    ("node", &["backend", "congestion", "mesh", "os", "wire"]),
     ("stream", &["congestion", "mesh", "node", "os", "tls", "wire"]),
     ("service", &["mesh", "node", "os", "stream", "tls", "wire"]),
     ("rpc", &["duration", "os", "tls", "wire"]),
@@ -26,7 +26,18 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("telemetry", &[]),
     (
         "config",
-        &["congestion", "controller", "duration", "mesh", "pods", "service", "telemetry", "tls", "wire", "work"],
+        &[
+            "congestion",
+            "controller",
+            "duration",
+            "mesh",
+            "pods",
+            "service",
+            "telemetry",
+            "tls",
+            "wire",
+            "work",
+        ],
     ),
     (
         "daemon",

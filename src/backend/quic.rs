@@ -1,7 +1,6 @@
 //! Sessions over QUIC connections between two nodes of this project.
 //!
-//! It owns endpoints, handshakes and how a connection is set up; `half` sorts packets into datagrams and a
-//! stream. Certificates are the room `tls`'s. This QUIC lies below the mesh: the streams of services, which
+//! It owns endpoints, handshakes and how a connection is set up; `half` puts packets on streams. Certificates are the room `tls`'s. This QUIC lies below the mesh: the streams of services, which
 //! lie above it, are another room's.
 
 mod half;
@@ -22,9 +21,10 @@ use tokio::time::timeout;
 
 pub(super) use self::half::{QuicReader, QuicWriter};
 use super::listener::{self, Accepted, Listener};
-use super::tcp::join;
+use super::tcp::{insist, join};
 use super::udp::enlarge_buffers;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
+use crate::congestion::Congestion;
 use crate::os::address::{self, resolve};
 use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
 
@@ -52,12 +52,15 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// and on one host. The kernel sends up to ten with one call, and no more than 64 KiB.
 const LARGEST_PACKET: u16 = 6_000;
 
-/// Bytes of the stream that may be under way to us.
-const RECEIVE_WINDOW: u32 = 4 << 20;
-/// Bytes that may be under way from us. More would only sit in front of the routing traffic, which waits in
-/// the node's own queues where it can overtake.
-const SEND_WINDOW: u64 = 4 << 20;
-/// Bytes of datagrams held for a reader, and for the network.
+/// Bytes that may be under way to us: at first, and on a way that is long and fast.
+const RECEIVE_WINDOW: u32 = 2 << 20;
+const LARGEST_RECEIVE_WINDOW: u32 = 32 << 20;
+/// Bytes that may be in flight on a way of which nothing is known yet (RFC 9002, section 7.2).
+const IN_FLIGHT: u64 = 14_720;
+/// The assumed round trip before one was measured: QUIC's own guess would repeat a lost first packet after a second, and
+/// then after two.
+const INITIAL_RTT: Duration = Duration::from_millis(150);
+/// Bytes of datagrams held for a reader.
 const DATAGRAM_BUFFER: usize = 1 << 20;
 
 /// A UDP port to listen on for QUIC connections.
@@ -67,12 +70,14 @@ pub struct QuicListenOptions {
     pub bind: String,
     /// Our certificate, and those that are accepted.
     pub tls: ServerProfile,
+    /// What decides how much may be in flight.
+    pub congestion: Congestion,
 }
 
 impl QuicListenOptions {
     /// Joins host and port; a bare IPv6 address gets its brackets.
     pub fn new(host: &str, port: u16, tls: ServerProfile) -> Self {
-        Self { bind: join(host, port), tls }
+        Self { bind: join(host, port), tls, congestion: Congestion::default() }
     }
 }
 
@@ -83,21 +88,35 @@ pub struct QuicDialOptions {
     pub address: String,
     /// Our certificate, and those that are accepted. The server's certificate must name the host dialled.
     pub tls: ClientProfile,
+    /// What decides how much may be in flight.
+    pub congestion: Congestion,
+}
+
+impl QuicDialOptions {
+    /// The neighbour at `host:port`.
+    pub fn new(address: String, tls: ClientProfile) -> Self {
+        Self { address, tls, congestion: Congestion::default() }
+    }
 }
 
 pub(super) async fn listen(options: &QuicListenOptions) -> io::Result<Listener> {
     let endpoint = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, |address| {
         let endpoint = endpoint(address::udp(address)?)?;
         // One for all handshakes is enough to find out whether the profile can be used at all.
-        endpoint.set_server_config(Some(server_config(&options.tls)?.0));
+        endpoint.set_server_config(Some(server_config(&options.tls, options.congestion)?.0));
         Ok(endpoint)
     });
     let endpoint = endpoint.await?;
-    let (local, tls) = (endpoint.local_addr()?, options.tls.clone());
-    Ok(Listener::serve(TRANSPORT, local, |name, sessions| serve(endpoint, tls, name, sessions)))
+    let (local, options) = (endpoint.local_addr()?, options.clone());
+    Ok(Listener::serve(TRANSPORT, local, |name, sessions| serve(endpoint, options, name, sessions)))
 }
 
-async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, sessions: mpsc::Sender<Accepted>) {
+async fn serve(
+    endpoint: Endpoint,
+    options: QuicListenOptions,
+    name: String,
+    sessions: mpsc::Sender<Accepted>,
+) {
     let mut handshakes = Handshakes::default();
     loop {
         let incoming = tokio::select! {
@@ -116,10 +135,10 @@ async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, session
             // Fails only for an address that was validated before, and this one was not.
             let _validating = incoming.retry();
         } else {
-            let (profile, address) = (profile.clone(), name.clone());
+            let (options, address) = (options.clone(), name.clone());
             handshakes.begin(async move {
                 let peer = address::plain(incoming.remote_address()).to_string();
-                let shaken = shake_hands(incoming, &profile).await;
+                let shaken = shake_hands(incoming, &options).await;
                 shaken.map_err(|source| AcceptError::Tls { address, peer, source })
             });
         }
@@ -127,9 +146,11 @@ async fn serve(endpoint: Endpoint, profile: ServerProfile, name: String, session
 }
 
 /// The server's side of a handshake, with settings of its own: the profile's files may have changed.
-async fn shake_hands(incoming: Incoming, profile: &ServerProfile) -> Result<Session, HandshakeError> {
+async fn shake_hands(incoming: Incoming, options: &QuicListenOptions) -> Result<Session, HandshakeError> {
+    let profile = &options.tls;
     let failed = |reason: String| HandshakeError::Failed { profile: profile.name().to_owned(), reason };
-    let (config, verdict) = server_config(profile).map_err(|error| failed(error.to_string()))?;
+    let (config, verdict) =
+        server_config(profile, options.congestion).map_err(|error| failed(error.to_string()))?;
     let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| failed(error.to_string()))?;
     let connection = match timeout(HANDSHAKE_LIMIT, connecting).await {
         Ok(Ok(connection)) => connection,
@@ -161,7 +182,7 @@ pub(super) async fn dial(options: &QuicDialOptions) -> Result<Session, DialFailu
 }
 
 async fn connect(options: &QuicDialOptions) -> Result<Session, DialFailure> {
-    let QuicDialOptions { address, tls } = options;
+    let QuicDialOptions { address, tls, congestion } = options;
     let failed = |source: io::Error| DialFailure::Connect { address: address.clone(), source };
     let candidates =
         resolve(address).await.map_err(|source| DialFailure::Resolve { address: address.clone(), source })?;
@@ -170,19 +191,19 @@ async fn connect(options: &QuicDialOptions) -> Result<Session, DialFailure> {
         failed(io::Error::other(format!("{host:?} is no host name that a certificate could hold")))
     })?;
     let expected = Expected::Host(name);
-    let (config, verdict) = client_config(tls, expected.clone()).map_err(failed)?;
+    let (config, verdict) = client_config(tls, expected.clone(), *congestion).map_err(failed)?;
     let left = u32::try_from(candidates.len()).unwrap_or(1).max(1);
     let mut last = DialFailure::TimedOut { address: address.clone(), limit: ANSWER_LIMIT };
     for candidate in candidates {
         // Each gets an equal share of the time, so that one that swallows packets does not hide the others.
-        match timeout(ANSWER_LIMIT.min(DIAL_LIMIT / left), connect_to(candidate, host, &config)).await {
-            Ok(Ok(connection)) => return Ok(dialed(connection, tls, expected, address)),
-            Ok(Err(error)) if verdict.rejection().is_some() => {
+        match insist(ANSWER_LIMIT.min(DIAL_LIMIT / left), || connect_to(candidate, host, &config)).await {
+            Some(Ok(connection)) => return Ok(dialed(connection, tls, expected, address)),
+            Some(Err(error)) if verdict.rejection().is_some() => {
                 let source = explain(tls.name(), &error, &verdict);
                 return Err(DialFailure::Tls { address: address.clone(), source });
             }
-            Ok(Err(error)) => last = failed(error),
-            Err(_elapsed) => {}
+            Some(Err(error)) => last = failed(error),
+            None => {}
         }
     }
     Err(last)
@@ -214,19 +235,23 @@ fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
     identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
 }
 
-fn server_config(profile: &ServerProfile) -> io::Result<(ServerConfig, Verdict)> {
+fn server_config(profile: &ServerProfile, congestion: Congestion) -> io::Result<(ServerConfig, Verdict)> {
     let (tls, verdict) = profile.quic_config(profile.expected_neighbour(), ALPN).map_err(io::Error::other)?;
     let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
-    config.transport_config(transport()).migration(true);
+    config.transport_config(transport(congestion)).migration(true);
     Ok((config, verdict))
 }
 
-fn client_config(profile: &ClientProfile, expected: Expected) -> io::Result<(ClientConfig, Verdict)> {
+fn client_config(
+    profile: &ClientProfile,
+    expected: Expected,
+    congestion: Congestion,
+) -> io::Result<(ClientConfig, Verdict)> {
     let (tls, verdict) = profile.quic_config(expected, ALPN).map_err(io::Error::other)?;
     let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ClientConfig::new(Arc::new(tls));
-    config.transport_config(transport());
+    config.transport_config(transport(congestion));
     Ok((config, verdict))
 }
 
@@ -238,22 +263,22 @@ fn endpoint(socket: std::net::UdpSocket) -> io::Result<Endpoint> {
     Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
 }
 
-/// The same on both sides: each opens one stream, for the packets that no datagram carries.
-fn transport() -> Arc<TransportConfig> {
+/// The same on both sides.
+fn transport(congestion: Congestion) -> Arc<TransportConfig> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(LARGEST_PACKET);
     let mut config = TransportConfig::default();
     config
         .mtu_discovery_config(Some(discovery))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(half::LANES as u32))
         .max_idle_timeout(Some(idle_limit()))
         .keep_alive_interval(Some(KEEP_ALIVE))
-        .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .initial_rtt(INITIAL_RTT)
+        .stream_receive_window(VarInt::from_u32(LARGEST_RECEIVE_WINDOW))
         .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
-        .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
-        .datagram_send_buffer_size(DATAGRAM_BUFFER);
+        .congestion_controller_factory(congestion.factory(IN_FLIGHT));
     Arc::new(config)
 }
 

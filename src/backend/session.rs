@@ -18,6 +18,7 @@ use super::framed::{FramedReader, FramedWriter};
 use super::quic::{QuicReader, QuicWriter};
 use super::udp::{UdpReader, UdpWriter};
 use super::websocket::{WsReader, WsWriter};
+use crate::congestion::InFlight;
 use crate::tls::Secured;
 
 /// How long a close waits for a peer that does not take the last packets.
@@ -124,7 +125,8 @@ pub(super) enum TransportWriter {
     Tls(FramedWriter<ReadHalf<Secured<TcpStream>>, WriteHalf<Secured<TcpStream>>>),
     Udp(UdpWriter),
     WebSocket(WsWriter),
-    Quic(QuicWriter),
+    // Boxed: it is large, and most sessions are none.
+    Quic(Box<QuicWriter>),
     #[cfg(test)]
     Memory(super::memory::MemoryWriter),
 }
@@ -171,6 +173,19 @@ impl Writer {
             TransportWriter::Udp(_) | TransportWriter::WebSocket(_) => 0,
             #[cfg(test)]
             TransportWriter::Memory(writer) => writer.unsent(),
+        }
+    }
+
+    /// What is under way on the network, of a transport that tells.
+    pub(crate) fn in_flight(&self) -> Option<InFlight> {
+        match &self.transport {
+            TransportWriter::Quic(writer) => writer.in_flight(),
+            TransportWriter::Tcp(_)
+            | TransportWriter::Tls(_)
+            | TransportWriter::Udp(_)
+            | TransportWriter::WebSocket(_) => None,
+            #[cfg(test)]
+            TransportWriter::Memory(_) => None,
         }
     }
 

@@ -6,9 +6,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use super::framed::framed;
@@ -24,6 +26,10 @@ const TLS_TRANSPORT: &str = "tls";
 
 /// How long one dial may take, all addresses of the host together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
+
+/// After this time without an answer another attempt to connect begins, up to so many at once.
+const INSIST: Duration = Duration::from_secs(1);
+const MOST_ATTEMPTS: usize = 5;
 
 /// A dead host is noticed after 15 + 3 * 5 s, even if nothing above asks.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
@@ -130,15 +136,35 @@ async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io:
     let mut last = io::ErrorKind::TimedOut.into();
     for (candidate, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
         let share = deadline.saturating_duration_since(Instant::now()) / left;
-        match timeout(share, TcpStream::connect(candidate)).await {
-            Ok(connected) => match connected.and_then(not_itself) {
+        match insist(share, || TcpStream::connect(candidate)).await {
+            Some(connected) => match connected.and_then(not_itself) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             },
-            Err(_elapsed) => {}
+            None => {}
         }
     }
     Err(last)
+}
+
+/// Tries to connect until an attempt ends, beside the others once more each second: the first packet of one may get
+/// lost, and the system waits ever longer before it repeats it. `None` once the time is up.
+pub(super) async fn insist<T, F>(limit: Duration, mut attempt: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = T>,
+{
+    let deadline = Instant::now() + limit;
+    let mut attempts = FuturesUnordered::new();
+    while Instant::now() < deadline {
+        if attempts.len() < MOST_ATTEMPTS {
+            attempts.push(attempt());
+        }
+        let next = deadline.min(Instant::now() + INSIST);
+        if let Ok(Some(ended)) = timeout_at(next, attempts.next()).await {
+            return Some(ended);
+        }
+    }
+    None
 }
 
 /// A dialer that keeps trying a free port of its own host gets that very port as its local one some day, and TCP then

@@ -72,12 +72,14 @@ pub(super) fn link_spec(link: &Link, profiles: &Profiles) -> std::io::Result<Lin
         }
         Link::QuicListener(listener) => {
             let tls = profiles.server(&listener.tls).map_err(std::io::Error::other)?;
-            let options = QuicListenOptions::new(&listener.bind.host, listener.bind.port, tls);
+            let new = QuicListenOptions::new(&listener.bind.host, listener.bind.port, tls);
+            let options = QuicListenOptions { congestion: listener.congestion, ..new };
             listen(ListenSpec::Quic(options), &listener.policy)
         }
         Link::QuicPeer(peer) => {
             let tls = profiles.client(&peer.tls).map_err(std::io::Error::other)?;
-            let options = QuicDialOptions { address: peer.address.to_string(), tls };
+            let options =
+                QuicDialOptions { address: peer.address.to_string(), tls, congestion: peer.congestion };
             dial(DialSpec::Quic(options), peer.redial, &peer.policy)
         }
     };

@@ -15,7 +15,7 @@ pub(super) const LIMIT: usize = 4 << 20;
 /// Buckets that sources fall into.
 const BUCKETS: usize = 32;
 /// Bytes of a turn.
-const QUANTUM: usize = 64 << 10;
+const QUANTUM: usize = 32 << 10;
 /// Beyond this many waiting bytes, datagrams are copied: each would otherwise hold the whole buffer that it
 /// was read into, many times its own size.
 const COPY_BEYOND: usize = 1 << 20;

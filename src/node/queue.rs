@@ -15,14 +15,12 @@ use tokio::sync::Notify;
 
 use super::budget::Budget;
 use super::fair_queue::{FairQueue, NoRoom};
-use crate::wire::{DataHeader, ServiceName};
+use crate::wire::DataHeader;
 
 /// Bytes of protocol messages written before the lanes are looked at again.
 const CONTROL_BATCH: usize = 256 << 10;
 /// Bytes of pings and notices that may wait.
 const EXPRESS_LIMIT: usize = 64 << 10;
-/// Bytes of datagrams written before the lanes are looked at again.
-const DATA_BATCH: usize = 256 << 10;
 /// Slots that an empty lane keeps.
 const IDLE_SLOTS: usize = 64;
 
@@ -138,10 +136,11 @@ impl Queue {
         false
     }
 
-    /// Waits for messages and takes a batch of them, once the last one is written; false once the queue is closed and empty.
-    pub(super) async fn take(&self, batch: &mut VecDeque<Bytes>) -> bool {
+    /// Waits for messages and takes a batch of them, with about so many bytes of datagrams at most, once the last one is
+    /// written; false once the queue is closed and empty.
+    pub(super) async fn take(&self, batch: &mut VecDeque<Bytes>, most_data: usize) -> bool {
         loop {
-            if self.try_take(batch) {
+            if self.try_take(batch, most_data) {
                 return true;
             }
             if self.lock().closed {
@@ -151,7 +150,7 @@ impl Queue {
         }
     }
 
-    fn try_take(&self, batch: &mut VecDeque<Bytes>) -> bool {
+    fn try_take(&self, batch: &mut VecDeque<Bytes>, most_data: usize) -> bool {
         let mut lanes = self.lock();
         let written = std::mem::take(&mut lanes.writing);
         lanes.control_bytes -= written;
@@ -167,7 +166,7 @@ impl Queue {
         }
         batch.append(&mut lanes.express);
         lanes.express_bytes = 0;
-        lanes.data.take(batch, DATA_BATCH);
+        lanes.data.take(batch, most_data);
         let roomy = lanes.data.is_roomy();
         let woken = if roomy { std::mem::take(&mut lanes.waiting) } else { Vec::new() };
         drop(lanes);
@@ -205,7 +204,7 @@ impl Drop for Queue {
 
 impl Lanes {
     fn push_data(&mut self, header: &DataHeader, message: Bytes, if_full: IfFull) -> Result<(), Full> {
-        if is_express(header) && self.express_bytes + message.len() <= EXPRESS_LIMIT {
+        if header.is_express() && self.express_bytes + message.len() <= EXPRESS_LIMIT {
             self.express_bytes += message.len();
             self.express.push_back(message);
             return Ok(());
@@ -225,18 +224,14 @@ impl Lanes {
     }
 }
 
-/// What an operator uses to look at a link in trouble must get through.
-fn is_express(header: &DataHeader) -> bool {
-    [header.from_service, header.to_service]
-        .iter()
-        .any(|service| [ServiceName::PING, ServiceName::UNREACH].contains(service))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::budget::LIMIT;
     use super::*;
-    use crate::wire::{MAX_HOPS, NameHash};
+    use crate::wire::{MAX_HOPS, NameHash, ServiceName};
+
+    /// What one call takes.
+    const ALL: usize = 256 << 10;
 
     fn message(len: usize) -> Bytes {
         Bytes::from(vec![7; len])
@@ -260,9 +255,9 @@ mod tests {
         queue.push_data(&from(1, ServiceName::PING), message(2), IfFull::Drop).unwrap();
         assert!(queue.push_control(message(3)));
         let mut batch = VecDeque::new();
-        assert!(queue.take(&mut batch).await);
+        assert!(queue.take(&mut batch, ALL).await);
         assert_eq!((batch[0].len(), batch[1].len()), (3, 2));
-        assert!(batch.iter().map(Bytes::len).sum::<usize>() <= DATA_BATCH + (1 << 16));
+        assert!(batch.iter().map(Bytes::len).sum::<usize>() <= ALL + (1 << 16));
     }
 
     #[tokio::test]
@@ -272,9 +267,9 @@ mod tests {
         queue.close();
         queue.push_data(&bulk(1), message(2), IfFull::Drop).unwrap();
         let mut batch = VecDeque::new();
-        assert!(queue.take(&mut batch).await);
+        assert!(queue.take(&mut batch, ALL).await);
         assert_eq!(batch.drain(..).map(|m| m.len()).collect::<Vec<_>>(), [1]);
-        assert!(!queue.take(&mut batch).await);
+        assert!(!queue.take(&mut batch, ALL).await);
     }
 
     #[test]
@@ -307,9 +302,9 @@ mod tests {
         let queue = Queue::new(Arc::default());
         while queue.push_control(message(1 << 14)) {}
         let mut batch = VecDeque::new();
-        assert!(queue.take(&mut batch).await);
+        assert!(queue.take(&mut batch, ALL).await);
         assert!(!queue.push_control(message(1 << 14)), "nothing is written yet");
-        assert!(queue.take(&mut batch).await);
+        assert!(queue.take(&mut batch, ALL).await);
         assert!(queue.push_control(message(1 << 14)));
     }
 }

@@ -20,6 +20,7 @@ use super::forwarding::{Bursts, ForwardingPlane};
 use super::queue::Queue;
 use super::stats::Traffic;
 use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::congestion::InFlight;
 use crate::mesh::{SessionId, Tick};
 use crate::os::coop::ByteBudget;
 use crate::wire::MessageType;
@@ -33,6 +34,11 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A link that still lacks updates and takes nothing for this long is closed: it occupies room that others need.
 const STALLED: Duration = Duration::from_secs(5);
+
+/// Bytes of datagrams that a writer takes at once: at most, and on a link that needs longer than this for them.
+const MOST_DATA: usize = 256 << 10;
+const LEAST_DATA: usize = 32 << 10;
+const PROMPT: Duration = Duration::from_millis(5);
 
 /// Slots that a writer keeps between two batches. Data fills fewer; the first updates of a large mesh fill far more,
 /// once.
@@ -54,6 +60,8 @@ pub(super) struct SessionShared {
     pub(super) transport: &'static str,
     pub(super) address: String,
     pub(super) traffic: Traffic,
+    /// What is under way on the network, where that is known.
+    pub(super) in_flight: OnceLock<InFlight>,
     /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
     pub(super) closing: CancellationToken,
     /// Cancelled by the writer when all is over.
@@ -74,6 +82,7 @@ impl SessionShared {
             transport: info.transport,
             address: info.peer.clone(),
             traffic: Traffic::default(),
+            in_flight: OnceLock::new(),
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
             cause: OnceLock::new(),
@@ -117,6 +126,9 @@ pub(super) struct SessionContext {
 pub(super) fn spawn(session: Session, shared: Arc<SessionShared>, context: SessionContext) {
     let Session { reader, writer, info } = session;
     debug!(session = %shared.id, transport = info.transport, peer = %info.peer, "link opened");
+    if let Some(in_flight) = writer.in_flight() {
+        let _first = shared.in_flight.set(in_flight);
+    }
     tokio::spawn(read(reader, shared.clone(), context.clone()));
     tokio::spawn(write(writer, shared, context));
 }
@@ -177,14 +189,18 @@ fn is_data(message: &[u8]) -> bool {
 }
 
 async fn write(mut writer: Writer, shared: Arc<SessionShared>, context: SessionContext) {
-    let (mut batch, mut budget) = (VecDeque::new(), ByteBudget::default());
-    while shared.queue.take(&mut batch).await {
+    let (mut batch, mut budget, mut most) = (VecDeque::new(), ByteBudget::default(), MOST_DATA);
+    while shared.queue.take(&mut batch, most).await {
         let (packets, bytes) = (batch.len(), batch.iter().map(Bytes::len).sum());
+        let begun = Instant::now();
         if let Err(end) = write_in_time(&mut writer, &mut batch, &shared, context.max_idle).await {
             let _stopped = context.inbox.send(Input::Ended(shared.id, end)).await;
             break;
         }
         shared.traffic.sent(packets, bytes);
+        // What has been taken cannot be overtaken.
+        let slow = begun.elapsed() > PROMPT;
+        most = if slow { (most / 2).max(LEAST_DATA) } else { (most * 2).min(MOST_DATA) };
         if batch.capacity() > BUSY_SLOTS {
             batch.shrink_to(BUSY_SLOTS);
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::session::SessionShared;
+use crate::congestion::InFlight;
 use crate::mesh::{NeighborStats, Neighbour};
 use crate::wire::{Cost, NodeId};
 
@@ -55,6 +56,8 @@ pub struct LinkStatus {
     pub probe_loss: f64,
     /// Bytes that wait to be sent.
     pub queued_bytes: u64,
+    /// Bytes under way on the network, on a QUIC link.
+    pub in_flight: Option<u64>,
     /// Datagrams that found no room in the queue.
     pub dropped: u64,
     /// Messages received.
@@ -87,6 +90,7 @@ impl LinkStatus {
             rtt: neighbour.rtt,
             probe_loss: neighbour.loss,
             queued_bytes: queued as u64,
+            in_flight: shared.in_flight.get().map(InFlight::bytes),
             dropped,
             packets_in: read(&shared.traffic.packets_in),
             bytes_in: read(&shared.traffic.bytes_in),

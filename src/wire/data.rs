@@ -47,6 +47,14 @@ impl DataHeader {
         })
     }
 
+    /// Whether it is a ping, an answer to one, or a notice: what an operator uses to look at a link in trouble gets
+    /// through.
+    pub fn is_express(&self) -> bool {
+        [self.from_service, self.to_service]
+            .iter()
+            .any(|service| [ServiceName::PING, ServiceName::UNREACH].contains(service))
+    }
+
     /// The 36 bytes of this header.
     pub fn to_bytes(&self) -> [u8; DATA_HEADER_LEN] {
         let mut header = [0; DATA_HEADER_LEN];

@@ -85,9 +85,7 @@ async fn quic_is_reached_on_both_families() {
     let names = Subject { addresses, ..crate::tls::tests::pki::node_names("n") };
     pki.issue("n", &names, "ca", Dates::default());
     let client = pki.client("n");
-    let to = |address: SocketAddr| {
-        DialSpec::Quic(QuicDialOptions { address: address.to_string(), tls: client.clone() })
-    };
+    let to = |address: SocketAddr| DialSpec::Quic(QuicDialOptions::new(address.to_string(), client.clone()));
     let test = is_reached(ListenSpec::Quic(QuicListenOptions::new(ALL, 0, pki.server("n"))), to);
     tokio::time::timeout(DEADLINE, test).await.expect("the test hangs");
 }

@@ -152,7 +152,7 @@ impl Harness for WssHarness {
     }
 }
 
-/// QUIC, whose datagrams may overtake its stream.
+/// QUIC, on which a flow has one of many streams.
 #[derive(Default)]
 pub(super) struct QuicHarness(TlsHarness);
 
@@ -162,11 +162,14 @@ impl Harness for QuicHarness {
     }
 
     fn same(&self, listener: &Listener) -> ListenSpec {
-        ListenSpec::Quic(QuicListenOptions { bind: listener.local_addr(), tls: self.0.server.clone() })
+        ListenSpec::Quic(QuicListenOptions {
+            bind: listener.local_addr(),
+            ..QuicListenOptions::new("", 0, self.0.server.clone())
+        })
     }
 
     fn to(&self, listener: &Listener) -> DialSpec {
-        DialSpec::Quic(QuicDialOptions { address: listener.local_addr(), tls: self.0.client.clone() })
+        DialSpec::Quic(QuicDialOptions::new(listener.local_addr(), self.0.client.clone()))
     }
 }
 

@@ -1,26 +1,38 @@
-//! The two halves of a QUIC session: packets as datagrams where they fit, on a stream where not.
+//! The two halves of a QUIC session: packets on streams, those of one flow always on the same.
 //!
-//! It owns that choice. Data packets that fit are datagrams, so that a lost one holds up no other; what the
-//! protocol itself says goes on the stream, where it cannot get lost, and so does what is too large. The
-//! order between the two ways is not kept.
+//! It owns that choice. A flow keeps its order, as the streams of services above take disorder for loss, and a lost
+//! packet holds up only the flows that share its stream. What the protocol itself says, and pings, have a stream of
+//! their own that goes first. What the network does not take waits in the node's queues, where it can be overtaken: the
+//! connection holds about as much as may be in flight.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt, WriteError};
 use tracing::error;
 
+use super::{LARGEST_RECEIVE_WINDOW, RECEIVE_WINDOW};
 use crate::backend::frame_reader::FrameReader;
 use crate::backend::packet_pool::PacketPool;
 use crate::backend::session::{TransportReader, TransportWriter};
 use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::congestion::InFlight;
 use crate::tls::Guard;
-use crate::wire::{MAX_MESSAGE, MessageType, frame};
+use crate::wire::{DataHeader, MAX_MESSAGE, MessageType, frame};
 
-/// Packets handed to the stream at once.
+/// Packets taken from a batch at once.
 const PACKETS_PER_WRITE: usize = 64;
+/// Streams for flows, beside the first one for the protocol.
+const FLOW_LANES: usize = 8;
+/// All streams of one direction.
+pub(super) const LANES: usize = 1 + FLOW_LANES;
+/// Bytes that the connection may hold beside what is in flight, and what it keeps to repeat it.
+const UNSENT: u64 = 64 << 10;
 
 /// The code of an orderly close; also the one that QUIC sends for a connection that is dropped.
 const DONE: VarInt = VarInt::from_u32(0);
@@ -28,21 +40,28 @@ const DONE: VarInt = VarInt::from_u32(0);
 const REVOKED: VarInt = VarInt::from_u32(1);
 
 pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -> Session {
+    let in_flight = InFlight::on(&connection);
     let writer = QuicWriter {
         connection: connection.clone(),
-        stream: None,
-        begun: Vec::new(),
+        in_flight: in_flight.clone(),
+        streams: Default::default(),
+        joined: [false; LANES],
+        begun: Default::default(),
         prefixes: BytesMut::new(),
+        window: 0,
     };
     let reader = QuicReader {
         connection,
-        stream: None,
-        datagrams_over: false,
-        streams_turn: false,
+        in_flight,
+        streams: Vec::new(),
+        turn: 0,
+        window: RECEIVE_WINDOW,
+        passed: 0,
+        blocked: 0,
         pool: PacketPool::default(),
         guard,
     };
-    let (reader, writer) = (TransportReader::Quic(reader), TransportWriter::Quic(writer));
+    let (reader, writer) = (TransportReader::Quic(reader), TransportWriter::Quic(Box::new(writer)));
     Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
 }
 
@@ -50,48 +69,94 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
 #[derive(Debug)]
 pub(crate) struct QuicReader {
     connection: Connection,
-    /// `None` until the other side has said something on it.
-    stream: Option<FrameReader<RecvStream>>,
-    datagrams_over: bool,
-    /// The last batch was all datagrams.
-    streams_turn: bool,
+    in_flight: Option<InFlight>,
+    /// The streams on which the other side has said something, and has not ended yet.
+    streams: Vec<FrameReader<RecvStream>>,
+    /// The one that was read last.
+    turn: usize,
+    /// Bytes that may be under way to us, and how many have been read since it was last looked at.
+    window: u32,
+    passed: usize,
+    /// How often the other side has said that the window holds it up.
+    blocked: u64,
     pool: PacketPool,
     guard: Guard,
 }
 
 impl QuicReader {
     pub(in crate::backend) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        // However many datagrams come: a cut holds, and the stream has its turn.
-        if self.guard.cut().is_cancelled() {
-            return Err(self.refuse());
-        }
-        if std::mem::take(&mut self.streams_turn)
-            && let Some(read) = read_stream(&mut self.stream, &self.connection, out).now_or_never()
-        {
-            return read.map_err(|end| self.sorted(end));
-        }
-        if self.take_datagrams(out) {
-            self.streams_turn = true;
-            return Ok(());
-        }
+        let before = out.len();
         loop {
+            let connection = self.connection.clone();
             tokio::select! {
                 biased;
+                // However much comes: a cut holds.
                 () = self.guard.cut().cancelled() => return Err(self.refuse()),
-                read = read_stream(&mut self.stream, &self.connection, out) => {
-                    return read.map_err(|end| self.sorted(end));
-                }
-                datagram = self.connection.read_datagram(), if !self.datagrams_over => match datagram {
-                    Ok(datagram) => {
-                        out.push(self.pool.copy(&datagram));
-                        self.take_datagrams(out);
-                        self.streams_turn = true;
-                        return Ok(());
+                accepted = connection.accept_uni(), if self.streams.len() < LANES => match accepted {
+                    Ok(stream) => self.streams.push(FrameReader::new(stream)),
+                    Err(error) if self.streams.is_empty() => {
+                        return Err(self.sorted(SessionEnd::Broken(error.into())));
                     }
-                    // The stream may still hold what came before.
-                    Err(_lost) => self.datagrams_over = true,
+                    // They say it once they have given what they have.
+                    Err(_ended) => self.read_streams(out).await?,
                 },
+                read = read_any(&mut self.streams, &mut self.turn, out) => self.took(read, out)?,
+                // Older builds send small packets so.
+                datagram = connection.read_datagram() => {
+                    match datagram {
+                        Ok(datagram) => {
+                            out.push(self.pool.copy(&datagram));
+                            self.take_datagrams(out);
+                        }
+                        Err(_ended) => self.read_streams(out).await?,
+                    }
+                }
             }
+            if out.len() > before {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn read_streams(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
+        if self.streams.is_empty() {
+            let reason = self.connection.closed().await;
+            return Err(self.sorted(SessionEnd::Broken(reason.into())));
+        }
+        let read = read_any(&mut self.streams, &mut self.turn, out).await;
+        self.took(read, out)
+    }
+
+    fn took(&mut self, read: Result<(), SessionEnd>, out: &[BytesMut]) -> Result<(), SessionEnd> {
+        match read {
+            Ok(()) => {
+                self.widen(out.iter().map(BytesMut::len).sum());
+                if self.in_flight.as_ref().is_some_and(InFlight::let_acknowledge) {
+                    // quinn has no other way to wake a connection.
+                    self.connection.set_receive_window(VarInt::from_u32(self.window));
+                }
+                Ok(())
+            }
+            // The other side ends the first stream when all that went on the others has arrived.
+            Err(SessionEnd::Closed) if self.streams.len() > 1 => {
+                self.streams.swap_remove(self.turn);
+                Ok(())
+            }
+            Err(end) => Err(self.sorted(end)),
+        }
+    }
+
+    /// Lets more come at once if that is what holds the other side up.
+    fn widen(&mut self, bytes: usize) {
+        self.passed += bytes;
+        if self.window == LARGEST_RECEIVE_WINDOW || self.passed < self.window as usize / 2 {
+            return;
+        }
+        self.passed = 0;
+        let blocked = self.connection.stats().frame_rx.data_blocked;
+        if std::mem::replace(&mut self.blocked, blocked) != blocked {
+            self.window = (self.window * 2).min(LARGEST_RECEIVE_WINDOW);
+            self.connection.set_receive_window(VarInt::from_u32(self.window));
         }
     }
 
@@ -104,15 +169,14 @@ impl QuicReader {
         ))
     }
 
-    /// Appends the datagrams at hand; false if there are none.
-    fn take_datagrams(&mut self, out: &mut Vec<BytesMut>) -> bool {
+    /// Appends the datagrams at hand.
+    fn take_datagrams(&mut self, out: &mut Vec<BytesMut>) {
         let (start, mut bytes) = (out.len(), 0);
         while out.len() - start < MAX_BATCH_PACKETS && bytes < MAX_BATCH_BYTES {
             let Some(Ok(datagram)) = self.connection.read_datagram().now_or_never() else { break };
             bytes += datagram.len();
             out.push(self.pool.copy(&datagram));
         }
-        out.len() > start
     }
 
     /// A connection that the other side has let go of is closed in order, whatever the stream says of it.
@@ -129,115 +193,153 @@ impl QuicReader {
     }
 }
 
-/// Reads from the stream, or waits until there is one. Cancel safe.
-async fn read_stream(
-    stream: &mut Option<FrameReader<RecvStream>>,
-    connection: &Connection,
+/// Reads from the stream whose turn it is, or waits until there is something on one. Cancel safe.
+async fn read_any(
+    streams: &mut [FrameReader<RecvStream>],
+    turn: &mut usize,
     out: &mut Vec<BytesMut>,
 ) -> Result<(), SessionEnd> {
-    let frames = match stream {
-        Some(frames) => frames,
-        None => {
-            let opened = connection.accept_uni().await.map_err(io::Error::from)?;
-            stream.insert(FrameReader::new(opened))
+    poll_fn(|cx| {
+        for _ in 0..streams.len() {
+            *turn = (*turn + 1) % streams.len();
+            // What was read stays with the stream, and so does its promise to wake this task.
+            if let Poll::Ready(read) = pin!(streams[*turn].read_batch(out)).poll(cx) {
+                return Poll::Ready(read);
+            }
         }
-    };
-    frames.read_batch(out).await
+        Poll::Pending
+    })
+    .await
 }
 
 /// The sending half of a QUIC session.
 #[derive(Debug)]
 pub(crate) struct QuicWriter {
     connection: Connection,
-    /// `None` before the first packet on it.
-    stream: Option<SendStream>,
-    /// Packets that were taken from batches and that the stream has not taken yet.
-    begun: Vec<Bytes>,
+    in_flight: Option<InFlight>,
+    /// The stream of each lane, once it has been used.
+    streams: [Option<SendStream>; LANES],
+    /// Lanes for which the other side allows no stream, as in older builds: they join the first one.
+    joined: [bool; LANES],
+    /// Packets that were taken from batches and that the lane's stream has not taken yet.
+    begun: [Vec<Bytes>; LANES],
     prefixes: BytesMut,
+    /// Bytes that the connection may hold.
+    window: u64,
 }
 
 impl QuicWriter {
     pub(in crate::backend) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+        self.open_first().await?;
         loop {
             self.write_begun().await?;
-            let Some(first) = batch.front().cloned() else { return Ok(()) };
-            if self.goes_as_datagram(&first) && self.send_datagram(first).await? {
-                batch.pop_front();
-            } else {
-                self.begin(batch);
+            if batch.is_empty() {
+                return Ok(());
             }
+            self.begin(batch)?;
         }
     }
 
     pub(in crate::backend) fn unsent(&self) -> usize {
-        self.begun.iter().map(Bytes::len).sum()
+        self.begun.iter().flatten().map(Bytes::len).sum()
     }
 
-    fn goes_as_datagram(&self, packet: &Bytes) -> bool {
-        packet.first() == Some(&MessageType::Data.byte())
-            && self.connection.max_datagram_size().is_some_and(|most| packet.len() <= most)
+    pub(in crate::backend) fn in_flight(&self) -> Option<InFlight> {
+        self.in_flight.clone()
     }
 
-    /// False if the connection cannot take it: what the network carries may have become less.
-    async fn send_datagram(&self, packet: Bytes) -> io::Result<bool> {
-        match self.connection.send_datagram_wait(packet).await {
-            Ok(()) => Ok(true),
-            Err(
-                SendDatagramError::TooLarge
-                | SendDatagramError::Disabled
-                | SendDatagramError::UnsupportedByPeer,
-            ) => Ok(false),
-            Err(SendDatagramError::ConnectionLost(error)) => Err(error.into()),
+    /// The other side allows one stream from the start.
+    async fn open_first(&mut self) -> io::Result<()> {
+        if self.streams[0].is_none() {
+            let first = self.connection.open_uni().await?;
+            first.set_priority(1).map_err(io::Error::from)?;
+            self.streams[0] = Some(first);
         }
+        Ok(())
     }
 
-    /// Moves the first packet, and those behind it that go the same way, from the batch to what is begun.
-    fn begin(&mut self, batch: &mut VecDeque<Bytes>) {
-        for taken in 0..PACKETS_PER_WRITE {
-            let another = batch.front().is_some_and(|packet| taken == 0 || !self.goes_as_datagram(packet));
-            let Some(packet) = batch.pop_front_if(|_| another) else { break };
+    /// Moves packets from the batch to their lanes.
+    fn begin(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+        for packet in batch.drain(..PACKETS_PER_WRITE.min(batch.len())) {
             let Some(prefix) = frame::prefix(packet.len()) else {
                 error!(len = packet.len(), limit = MAX_MESSAGE, "dropped a packet that no frame can carry");
                 continue;
             };
             self.prefixes.extend_from_slice(&prefix);
-            self.begun.extend([self.prefixes.split().freeze(), packet]);
-        }
-    }
-
-    async fn write_begun(&mut self) -> io::Result<()> {
-        while !self.begun.is_empty() {
-            let stream = match &mut self.stream {
-                Some(stream) => stream,
-                // The other side allows one from the start.
-                None => self.stream.insert(self.connection.open_uni().await?),
-            };
-            // Written bytes are removed from the front, also of a chunk that was written in part.
-            let written = stream.write_chunks(&mut self.begun).await?;
-            self.begun.drain(..written.chunks);
-            self.begun.retain(|chunk| !chunk.is_empty());
+            let wanted = lane_of(&packet);
+            if self.streams[wanted].is_none() && !self.joined[wanted] {
+                self.streams[wanted] = self.connection.open_uni().now_or_never().transpose()?;
+                self.joined[wanted] = self.streams[wanted].is_none();
+            }
+            let lane = if self.joined[wanted] { 0 } else { wanted };
+            self.begun[lane].extend([self.prefixes.split().freeze(), packet]);
         }
         Ok(())
     }
 
-    /// Ends the stream and waits until the other side has all of it, and so the datagrams from before it are
-    /// under way at least. Once both halves are gone, the connection is closed.
+    async fn write_begun(&mut self) -> io::Result<()> {
+        for lane in 0..LANES {
+            while !self.begun[lane].is_empty() {
+                self.fit_window();
+                let Some(stream) = &mut self.streams[lane] else { break };
+                let begun = &mut self.begun[lane];
+                // Written bytes are removed from the front, also of a chunk that was written in part.
+                let written = stream.write_chunks(begun).await?;
+                begun.drain(..written.chunks);
+                begun.retain(|chunk| !chunk.is_empty());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the connection hold what may be in flight, and for some round trips what has arrived behind a gap, which stays
+    /// until the gap is filled.
+    fn fit_window(&mut self) {
+        let window = self.connection.stats().path.cwnd * 4 + UNSENT;
+        if window.abs_diff(self.window) > self.window / 8 {
+            self.window = window;
+            self.connection.set_send_window(window);
+        }
+    }
+
+    /// Ends the streams and waits until the other side has all of them, the first one last. Once both halves are gone,
+    /// the connection is closed.
     pub(in crate::backend) async fn close(mut self) -> io::Result<()> {
+        self.open_first().await?;
         self.write_begun().await?;
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => self.stream.insert(self.connection.open_uni().await?),
-        };
-        // It was not finished before, as closing takes the writer.
-        let _open = stream.finish();
-        stream.stopped().await.map(|_code| ()).map_err(|error| WriteError::from(error).into())
+        for stream in self.streams.iter_mut().rev().flatten() {
+            // It was not finished before, as closing takes the writer.
+            let _open = stream.finish();
+            stream.stopped().await.map_err(|error| io::Error::from(WriteError::from(error)))?;
+        }
+        Ok(())
+    }
+}
+
+/// The lane of a packet's flow.
+fn lane_of(packet: &[u8]) -> usize {
+    if packet.first() != Some(&MessageType::Data.byte()) {
+        return 0;
+    }
+    match DataHeader::parse(packet) {
+        Ok(header) if !header.is_express() => {
+            let services =
+                [header.from_service, header.to_service].map(|service| u64::from_be_bytes(service.to_wire()));
+            let flow = header.from_node.0
+                ^ header.to_node.0.rotate_left(32)
+                ^ services[0]
+                ^ services[1].rotate_left(16);
+            // Services differ in letters: all bits shall count.
+            1 + (flow.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % FLOW_LANES
+        }
+        Ok(_) | Err(_) => 0,
     }
 }
 
 #[cfg(test)]
 impl QuicReader {
-    pub(super) fn datagrams_received(&self) -> u64 {
-        self.connection.stats().frame_rx.datagram
+    pub(super) fn streams(&self) -> usize {
+        self.streams.len()
     }
 
     pub(super) fn revoke(&self) {

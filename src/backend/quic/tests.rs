@@ -1,4 +1,4 @@
-//! What only QUIC has: two ways for packets, certificates, and addresses that change.
+//! What only QUIC has: streams for flows, certificates, and addresses that change.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,8 +8,9 @@ use tokio::net::UdpSocket;
 
 use super::*;
 use crate::backend::session::TransportReader;
-use crate::backend::{ListenSpec, Listener, MAX_BATCH_PACKETS, SessionEnd};
+use crate::backend::{ListenSpec, Listener, SessionEnd};
 use crate::tls::tests::pki::Pki;
+use crate::wire::{DataHeader, NameHash, ServiceName};
 
 /// Whatever a test waits for comes within this time.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -38,34 +39,65 @@ async fn receive(session: &mut Session, count: usize) -> Vec<Bytes> {
     packets.into_iter().map(bytes::BytesMut::freeze).collect()
 }
 
-fn datagrams_received(session: &Session) -> u64 {
-    let TransportReader::Quic(reader) = &session.reader.transport else { panic!("not QUIC") };
-    reader.datagrams_received()
-}
-
 fn data(number: u8, len: usize) -> Bytes {
     [&[0, number][..], &vec![number; len]].concat().into()
 }
 
+/// A datagram of a flow.
+fn of_flow(flow: u64, number: u8, len: usize) -> Bytes {
+    let (from_service, to_service) = (ServiceName::CONTROL, ServiceName::CONTROL);
+    let (from_node, to_node) = (NameHash(flow.wrapping_mul(0x9E37_79B9_7F4A_7C15)), NameHash(7));
+    DataHeader { hops: 1, from_node, to_node, from_service, to_service }.message(&vec![number; len])
+}
+
 #[tokio::test]
-async fn data_that_fits_goes_as_datagrams_and_all_else_on_the_stream() {
+async fn a_flow_keeps_its_order_whatever_the_size_of_its_packets() {
     let pki = pki();
     let mut listener = listener(&pki).await;
     let address = listener.local_addr();
-    let mut dialed = dial(&QuicDialOptions { address, tls: pki.client("n") }).await.unwrap();
+    let mut dialed = dial(&QuicDialOptions::new(address, pki.client("n"))).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
-    let small: Vec<Bytes> = (0..20).map(|number| data(number, 1_000)).collect();
-    let large: Vec<Bytes> = (0..5).map(|number| data(number, 16_384)).collect();
     let update = Bytes::from_static(b"\x01{}");
-    let mut sent = [small.clone(), large, vec![update]].concat();
+    let packet =
+        |number: u8| of_flow(u64::from(number % 5), number, if number % 3 == 0 { 16_384 } else { 100 });
+    let sent: Vec<Bytes> = (0..200).map(packet).chain([update.clone()]).collect();
     send(&mut dialed, &sent).await;
-    let mut received = receive(&mut accepted, sent.len()).await;
-    sent.sort();
-    received.sort();
-    assert!(received == sent);
-    assert_eq!(datagrams_received(&accepted), small.len() as u64);
-    send(&mut accepted, &small[..1]).await;
-    assert_eq!(receive(&mut dialed, 1).await, small[..1]);
+    let received = receive(&mut accepted, sent.len()).await;
+    assert!(received.contains(&update));
+    for flow in 0..5 {
+        let of_this = |packets: &[Bytes]| -> Vec<Bytes> {
+            let is_of_this = |packet: &&Bytes| packet.starts_with(&of_flow(flow, 0, 0));
+            packets.iter().filter(is_of_this).cloned().collect()
+        };
+        assert_eq!(of_this(&received).len(), 40);
+        assert!(of_this(&received) == of_this(&sent), "flow {flow} is out of order");
+    }
+    let TransportReader::Quic(reader) = &accepted.reader.transport else { panic!("not QUIC") };
+    assert!(reader.streams() > 2, "flows have streams of their own: {}", reader.streams());
+}
+
+#[tokio::test]
+async fn an_older_neighbour_has_one_stream_and_datagrams() {
+    let pki = pki();
+    let mut listener = listener(&pki).await;
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let (mut config, _verdict) =
+        client_config(&pki.client("n"), Expected::Host(name), Congestion::Bbr).unwrap();
+    let mut transport = TransportConfig::default();
+    transport.max_concurrent_uni_streams(VarInt::from_u32(1));
+    config.transport_config(Arc::new(transport));
+    let older = connect_to(listener.local_addr().parse().unwrap(), "127.0.0.1", &config).await.unwrap();
+    let mut accepted = listener.accept().await.unwrap();
+    let sent: Vec<Bytes> = (0..100).map(|number| of_flow(number.into(), number, 1_000)).collect();
+    send(&mut accepted, &sent).await;
+    let mut stream = older.accept_uni().await.unwrap();
+    for packet in &sent {
+        let mut frame = vec![0; 2 + packet.len()];
+        timeout(DEADLINE, stream.read_exact(&mut frame)).await.expect("no frame").unwrap();
+        assert_eq!(frame[2..], packet[..]);
+    }
+    older.send_datagram(sent[0].clone()).unwrap();
+    assert_eq!(receive(&mut accepted, 1).await, sent[..1]);
 }
 
 #[tokio::test]
@@ -73,7 +105,7 @@ async fn strangers_are_refused_on_both_sides() {
     let (pki, other) = (pki(), pki());
     let mut listener = listener(&pki).await;
     let address = listener.local_addr();
-    let failure = dial(&QuicDialOptions { address: address.clone(), tls: other.client("n") }).await;
+    let failure = dial(&QuicDialOptions::new(address.clone(), other.client("n"))).await;
     assert!(matches!(failure, Err(DialFailure::Tls { .. })), "{failure:?}");
     let error = timeout(DEADLINE, listener.accept()).await.expect("not told").expect_err("refused");
     assert!(matches!(error, AcceptError::Tls { .. }), "{error}");
@@ -128,7 +160,7 @@ async fn a_session_survives_a_change_of_address() {
     let pki = pki();
     let mut listener = listener(&pki).await;
     let nat = Nat::start(listener.local_addr().parse().unwrap()).await;
-    let options = QuicDialOptions { address: nat.front.to_string(), tls: pki.client("n") };
+    let options = QuicDialOptions::new(nat.front.to_string(), pki.client("n"));
     let mut dialed = dial(&options).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
     for round in 0..4_u8 {
@@ -147,7 +179,7 @@ async fn a_session_survives_a_change_of_address() {
 async fn a_revoked_certificate_ends_the_session() {
     let pki = pki();
     let mut listener = listener(&pki).await;
-    let options = QuicDialOptions { address: listener.local_addr(), tls: pki.client("n") };
+    let options = QuicDialOptions::new(listener.local_addr(), pki.client("n"));
     let mut dialed = dial(&options).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
     let TransportReader::Quic(reader) = &accepted.reader.transport else { panic!("not QUIC") };
@@ -156,44 +188,4 @@ async fn a_revoked_certificate_ends_the_session() {
     assert!(end.to_string().contains("no longer accepted"), "{end}");
     let end = timeout(DEADLINE, dialed.reader.read_batch(&mut Vec::new())).await.expect("not told");
     assert!(matches!(end, Err(SessionEnd::Broken(_))), "{end:?}");
-}
-
-/// A session whose reader has more datagrams waiting than one batch takes, and something on the stream.
-async fn flooded(listener: &mut Listener, pki: &Pki) -> (Session, Session) {
-    let options = QuicDialOptions { address: listener.local_addr(), tls: pki.client("n") };
-    let mut dialed = dial(&options).await.unwrap();
-    let accepted = listener.accept().await.unwrap();
-    let flood: Vec<Bytes> = (0..4 * MAX_BATCH_PACKETS).map(|number| data(number as u8, 100)).collect();
-    send(&mut dialed, &[Bytes::from_static(b"\x01{}")]).await;
-    send(&mut dialed, &flood).await;
-    let arrived = async {
-        while datagrams_received(&accepted) < flood.len() as u64 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(DEADLINE, arrived).await.expect("the datagrams arrive");
-    (dialed, accepted)
-}
-
-#[tokio::test]
-async fn datagrams_do_not_keep_the_stream_waiting() {
-    let pki = pki();
-    let mut listener = listener(&pki).await;
-    let (_dialed, mut accepted) = flooded(&mut listener, &pki).await;
-    let mut packets = Vec::new();
-    for _ in 0..2 {
-        accepted.reader.read_batch(&mut packets).await.unwrap();
-    }
-    assert!(packets.iter().any(|packet| packet.first() == Some(&1)), "the stream's turn came");
-}
-
-#[tokio::test]
-async fn datagrams_do_not_keep_a_revoked_session_alive() {
-    let pki = pki();
-    let mut listener = listener(&pki).await;
-    let (_dialed, mut accepted) = flooded(&mut listener, &pki).await;
-    let TransportReader::Quic(reader) = &accepted.reader.transport else { panic!("not QUIC") };
-    reader.revoke();
-    let end = accepted.reader.read_batch(&mut Vec::new()).await.expect_err("cut");
-    assert!(end.to_string().contains("no longer accepted"), "{end}");
 }

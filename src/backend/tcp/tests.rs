@@ -126,3 +126,17 @@ async fn sockets_send_at_once_and_notice_dead_hosts() {
         assert_eq!(SockRef::from(stream).tcp_notsent_lowat().unwrap(), UNSENT_LIMIT);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_without_an_answer_is_followed_by_others() {
+    for (lost, ended) in [(0, Some(Duration::ZERO)), (2, Some(Duration::from_secs(2))), (9, None)] {
+        let (begun, mut attempts) = (Instant::now(), 0);
+        let connected = insist(Duration::from_secs(10), || {
+            attempts += 1;
+            let answered = attempts > lost;
+            async move { if answered { begun.elapsed() } else { std::future::pending().await } }
+        });
+        assert_eq!(connected.await, ended, "{lost} are lost");
+        assert!(attempts <= MOST_ATTEMPTS);
+    }
+}

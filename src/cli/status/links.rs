@@ -22,6 +22,7 @@ struct LinkRow {
     rtt: Option<u64>,
     probe_loss: f64,
     queued_bytes: u64,
+    in_flight: Option<u64>,
     dropped: u64,
     packets_in: u64,
     bytes_in: u64,
@@ -66,6 +67,7 @@ fn render(links: &[LinkRow]) -> String {
             link.rtt.map_or_else(|| "-".to_owned(), |ns| format!("{:.2?}", Duration::from_nanos(ns))),
             format!("{:.0} %", link.probe_loss * 100.0),
             table::size(link.queued_bytes),
+            link.in_flight.map_or_else(|| "-".to_owned(), table::size),
             link.dropped.to_string(),
             format!("{} ({})", table::size(link.bytes_in), link.packets_in),
             format!("{} ({})", table::size(link.bytes_out), link.packets_out),
@@ -81,6 +83,7 @@ fn render(links: &[LinkRow]) -> String {
             "RTT",
             "LOSS",
             "QUEUED",
+            "IN FLIGHT",
             "DROPPED",
             "IN (PACKETS)",
             "OUT (PACKETS)",
@@ -101,7 +104,7 @@ mod tests {
     fn links_are_laid_out_and_what_is_missing_is_shown_as_nothing() {
         let links: Vec<LinkRow> = serde_json::from_value(json!([
             {"NodeID": "hop", "Transport": "tcp", "Address": "10.0.0.1:27199", "Cost": 1.5, "RTT": 1_234_000,
-             "ProbeLoss": 0.25, "QueuedBytes": 2048, "Dropped": 7, "PacketsIn": 10, "BytesIn": 999,
+             "ProbeLoss": 0.25, "QueuedBytes": 2048, "InFlight": 4096, "Dropped": 7, "PacketsIn": 10, "BytesIn": 999,
              "PacketsOut": 11, "BytesOut": 1_048_576,
              "Told": {"Updates": 5, "Advertisements": 2, "Malformed": 3, "Refused": 1}},
             {"NodeID": "old", "RTT": null}]))
@@ -118,6 +121,7 @@ mod tests {
             "1.23ms",
             "25 %",
             "2.0 KiB",
+            "4.0 KiB",
             "7",
             "999 B (10)",
             "1.0 MiB (11)",

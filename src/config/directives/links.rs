@@ -9,6 +9,7 @@ use super::super::parameters::{
     DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, grammar, parsed,
 };
 use super::super::value::Located;
+use crate::congestion::Congestion;
 
 directive! {
     /// Accepts neighbours over TCP
@@ -102,6 +103,8 @@ directive! {
         bind "port": UdpBind [required, bare],
         /// tls-server profile
         tls: TlsServerName [required],
+        /// congestion control: bbr, or cubic
+        congestion: Congestion = "bbr",
         /// what holds for its links
         policy: ListenPolicy,
     }
@@ -117,9 +120,16 @@ directive! {
         redial: bool = "true",
         /// tls-client profile
         tls: TlsClientName [required],
+        /// congestion control: bbr, or cubic
+        congestion: Congestion = "bbr",
         /// what holds for the link
         policy: DialPolicy,
     }
+}
+
+grammar! {
+    impl Congestion => Congestion =
+        Text parsed(|text| Congestion::named(text).ok_or("a congestion control is bbr or cubic"));
 }
 
 grammar! {
