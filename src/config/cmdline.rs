@@ -182,7 +182,8 @@ fn listing(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-fn is_configuration(path: &Path) -> bool {
+/// Whether a file of a directory counts.
+pub(super) fn is_configuration(path: &Path) -> bool {
     let named = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
     let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     named && !hidden && !path.is_dir()

@@ -191,6 +191,23 @@ pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOption
     report.finish().map(|_| (servers, clients))
 }
 
+/// Whether this file counts among those of a directory of configuration.
+pub fn is_configuration(path: &Path) -> bool {
+    cmdline::is_configuration(path)
+}
+
+/// The configuration that these files would be, each with its path and its text, read on this machine.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn of_texts(files: &[(PathBuf, String)]) -> Result<Config, ConfigErrors> {
+    let mut report = Report::default();
+    let read = |(path, text): &(PathBuf, String)| yaml::read(path, text, &mut report).items;
+    let items = files.iter().flat_map(read).collect();
+    let config = assemble(items, &Environment::of_process(), &mut report);
+    report.finish().map(|_warnings| config)
+}
+
 fn read(args: &[String], environment: &Environment) -> Result<Loaded, ConfigErrors> {
     let mut report = Report::default();
     let Reading { items, files, watched } = cmdline::read(args, &mut report);

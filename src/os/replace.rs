@@ -1,8 +1,8 @@
 //! Atomic replacement of small files: a reader, or a restart after a power loss, finds the old contents or the new.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// Gives a file these contents and this mode, durably. They are written beside it, under a name of their own that
@@ -11,12 +11,41 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// As the system's. The file has its old contents then, unless only the directory could not be made durable.
 pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    replace_by(path, contents, mode, |_| Ok(()))
+}
+
+/// The same for a file of a user and a group, or of the caller, with exactly this mode, whatever the umask is.
+///
+/// # Errors
+/// As [`replace`]; only root gives files away.
+pub(crate) fn replace_owned(
+    path: &Path,
+    contents: &[u8],
+    mode: u32,
+    owner: Option<(u32, u32)>,
+) -> io::Result<()> {
+    // Nobody else reads it before it belongs to whom it shall.
+    replace_by(path, contents, 0o600, |file| {
+        if let Some((user, group)) = owner {
+            fchown(file, Some(user), Some(group))?;
+        }
+        file.set_permissions(Permissions::from_mode(mode))
+    })
+}
+
+fn replace_by(
+    path: &Path,
+    contents: &[u8],
+    mode: u32,
+    give: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:08x}.new", rand::random::<u32>()));
     let new = PathBuf::from(name);
     let put = || {
         // Only a file that did not exist can have no reader yet.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        give(&file)?;
         file.write_all(contents)?;
         file.sync_all()?;
         fs::rename(&new, path)
@@ -28,8 +57,6 @@ pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

@@ -8,8 +8,9 @@ use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::KeySize;
 use jiff::{Span, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PublicKeyData, RevokedCertParams, SanType, SerialNumber,
 };
 
 use super::names::{Facts, NODE_ID_OID, Names};
@@ -202,18 +203,7 @@ pub fn sign(
     }
     let asked =
         CertificateSigningRequestParams::from_pem(request).map_err(|e| MakeError::Request(e.to_string()))?;
-    let key = read_key(authority_key)?;
-    let authority_der = pem_section(authority, "CERTIFICATE").map_err(MakeError::Authority)?;
-    let facts = Facts::of(&authority_der).map_err(|e| MakeError::Authority(e.to_string()))?;
-    if !facts.is_ca {
-        let text = format!("{} is no authority (it has no CA flag)", facts.names.subject);
-        return Err(MakeError::Authority(text));
-    }
-    if !contains(&authority_der, key.der_bytes()) {
-        return Err(MakeError::Mismatch);
-    }
-    let issuer = Issuer::from_ca_cert_der(&authority_der.as_slice().into(), key)
-        .map_err(|e| MakeError::Authority(e.to_string()))?;
+    let issuer = issuer(authority, authority_key)?;
     let mut params =
         parameters(asked.params.distinguished_name.clone(), dates.fill(now, CERTIFICATE_YEARS)?)?;
     params.subject_alt_names = asked.params.subject_alt_names;
@@ -223,6 +213,67 @@ pub fn sign(
         vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
     let made = params.signed_by(&asked.public_key, &issuer).map_err(|e| MakeError::Other(e.to_string()))?;
     Ok(made.pem())
+}
+
+/// Serial numbers in hexadecimal of the certificates that an authority has revoked, with the times, as a list in PEM.
+///
+/// # Errors
+/// An unusable authority or key.
+pub fn revocation_list(
+    authority: &str,
+    authority_key: &str,
+    revoked: &[(String, Timestamp)],
+    now: Timestamp,
+) -> Result<String, MakeError> {
+    let entry = |(serial, at): &(String, Timestamp)| {
+        Ok(RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&bytes_of(serial)?),
+            revocation_time: time(*at)?,
+            reason_code: None,
+            invalidity_date: None,
+        })
+    };
+    // Lists hold until the next one: nodes go by the newest that they have.
+    let (this_update, next_update) = Dates::default().fill(now, AUTHORITY_YEARS)?;
+    let params = CertificateRevocationListParams {
+        this_update: time(this_update)?,
+        next_update: time(next_update)?,
+        crl_number: SerialNumber::from_slice(&now.as_millisecond().to_be_bytes()),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(entry).collect::<Result<_, MakeError>>()?,
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let made = params.signed_by(&issuer(authority, authority_key)?);
+    made.and_then(|list| list.pem()).map_err(|e| MakeError::Other(e.to_string()))
+}
+
+fn bytes_of(serial: &str) -> Result<Vec<u8>, MakeError> {
+    let byte = |at: usize| serial.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..serial.len()).step_by(2).map(byte).collect();
+    bytes.ok_or_else(|| MakeError::Other(format!("{serial:?} is no serial number")))
+}
+
+/// What a certificate in PEM says about itself.
+///
+/// # Errors
+/// If it is none.
+pub fn facts(certificate: &str) -> Result<Facts, MakeError> {
+    let der = pem_section(certificate, "CERTIFICATE").map_err(MakeError::Other)?;
+    Facts::of(&der).map_err(|e| MakeError::Other(e.to_string()))
+}
+
+fn issuer(authority: &str, authority_key: &str) -> Result<Issuer<'static, KeyPair>, MakeError> {
+    let key = read_key(authority_key)?;
+    let der = pem_section(authority, "CERTIFICATE").map_err(MakeError::Authority)?;
+    let facts = Facts::of(&der).map_err(|e| MakeError::Authority(e.to_string()))?;
+    if !facts.is_ca {
+        let text = format!("{} is no authority (it has no CA flag)", facts.names.subject);
+        return Err(MakeError::Authority(text));
+    }
+    if !contains(&der, key.der_bytes()) {
+        return Err(MakeError::Mismatch);
+    }
+    Issuer::from_ca_cert_der(&der.into(), key).map_err(|e| MakeError::Authority(e.to_string()))
 }
 
 /// A certificate holds its public key verbatim.
