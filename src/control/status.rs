@@ -4,6 +4,9 @@
 //! clients that ask for them: others would show them as something unknown. The core gives a snapshot; it is printed
 //! here, on the client's own task.
 
+use std::path::PathBuf;
+
+use jiff::Timestamp;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::Context;
@@ -12,7 +15,7 @@ use crate::node::LinkStatus;
 use crate::wire::{Cost, NodeId};
 
 /// All fields; a request without a list of fields gets the first [`USUAL`] of them, in this order.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "Version",
     "NodeID",
     "SystemCPUCount",
@@ -24,8 +27,20 @@ const FIELDS: [&str; 11] = [
     "Counters",
     "Tables",
     "Links",
+    ENDING,
 ];
 const USUAL: usize = 8;
+/// Comes with the usual fields where there is something to tell.
+const ENDING: &str = "CertificatesEnding";
+
+/// A certificate of this node that has expired, or does so within 30 days.
+#[derive(serde::Serialize)]
+struct EndingCertificate {
+    #[serde(rename = "File")]
+    file: PathBuf,
+    #[serde(rename = "NotAfter")]
+    not_after: Timestamp,
+}
 
 #[derive(serde::Serialize)]
 struct ConnectionLine<'a> {
@@ -41,15 +56,18 @@ struct Answer<'a> {
     context: &'a Context,
     mesh: Status,
     links: Vec<LinkStatus>,
+    ending: Vec<EndingCertificate>,
 }
 
 /// The answer's line: the usual fields, or those of the given ones that exist.
 pub(super) async fn answer(context: &Context, fields: Option<Vec<String>>) -> Vec<u8> {
-    let fields = fields.map_or_else(|| FIELDS[..USUAL].to_vec(), known);
+    let ending = ending(context);
+    let usual = || FIELDS[..USUAL].iter().copied().chain((!ending.is_empty()).then_some(ENDING)).collect();
+    let fields = fields.map_or_else(usual, known);
     let mesh = context.node.status().await;
     let links = if fields.contains(&"Links") { context.node.links().await } else { Vec::new() };
     // None of these types can fail to be printed.
-    let mut line = serde_json::to_vec(&Answer { fields, context, mesh, links }).unwrap_or_default();
+    let mut line = serde_json::to_vec(&Answer { fields, context, mesh, links, ending }).unwrap_or_default();
     line.push(b'\n');
     line
 }
@@ -82,12 +100,18 @@ impl Serialize for Answer<'_> {
                 "KnownConnectionCosts" => map.serialize_entry(field, &mesh.known_connection_costs)?,
                 "Counters" => map.serialize_entry(field, &mesh.counters)?,
                 "Tables" => map.serialize_entry(field, &mesh.tables)?,
+                ENDING => map.serialize_entry(field, &self.ending)?,
                 "Links" => map.serialize_entry(field, &self.links)?,
                 _unknown => {}
             }
         }
         map.end()
     }
+}
+
+fn ending(context: &Context) -> Vec<EndingCertificate> {
+    let all = context.tls.ending_soon().into_iter();
+    all.map(|(file, not_after)| EndingCertificate { file, not_after }).collect()
 }
 
 fn connections(mesh: &Status) -> Vec<ConnectionLine<'_>> {

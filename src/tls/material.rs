@@ -120,19 +120,19 @@ impl Material {
         self.trust.authorities.warnings.iter().map(move |warning| format!("{file}: {warning}"))
     }
 
+    /// The end of the own certificate, if it has expired or does so soon.
+    pub(super) fn ends_soon(&self, now: Timestamp) -> Option<Timestamp> {
+        let facts = Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?;
+        Some(facts.not_after).filter(|end| end.duration_since(now) < WARN_BEFORE)
+    }
+
     /// Advice about the own certificate, if it expires soon.
     pub(super) fn expiry_warning(&self, now: Timestamp) -> Option<String> {
-        let facts = Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?;
-        let left = facts.not_after.duration_since(now);
-        if left.is_negative() {
-            return Some(format!("has expired on {}: peers refuse it, renew it", facts.not_after));
-        }
-        (left < WARN_BEFORE).then(|| {
-            let days = left.as_hours() / 24;
-            format!(
-                "expires on {}, in {days} days: renew it; it is reloaded without a restart",
-                facts.not_after
-            )
+        let end = self.ends_soon(now)?;
+        let left = end.duration_since(now);
+        Some(match left.as_hours() / 24 {
+            _ if left.is_negative() => format!("has expired on {end}: peers refuse it, renew it"),
+            days => format!("expires on {end}, in {days} days: renew it; it is reloaded without a restart"),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! rustls settings for each handshake, and refuses to know what runs over the connection.
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -367,6 +368,12 @@ impl Profile {
     /// Advice about the own certificate, if it expires soon.
     pub fn expiry_warning(&self) -> Option<String> {
         self.material.load().expiry_warning(Timestamp::now())
+    }
+
+    /// The file and the end of the own certificate, if it expires soon.
+    pub(super) fn ends_soon(&self) -> Option<(PathBuf, Timestamp)> {
+        let (file, _key) = self.settings.files.identity.as_ref()?;
+        Some((file.clone(), self.material.load().ends_soon(Timestamp::now())?))
     }
 
     /// Advice about the authorities, each with its file.

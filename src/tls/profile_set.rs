@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -146,6 +148,11 @@ impl Profiles {
                 _ = dates.tick() => self.set.load().current().for_each(|profile| profile.warn_of_files()),
             }
         }
+    }
+
+    /// The files of certificates that have expired or do so soon, each with its end.
+    pub fn ending_soon(&self) -> BTreeMap<PathBuf, Timestamp> {
+        self.set.load().current().filter_map(|profile| profile.ends_soon()).collect()
     }
 
     async fn look(&self) {

@@ -5,8 +5,11 @@ Connections that are still trusted continue; the others end within two seconds.
 
 import contextlib
 import datetime
+import re
+import shutil
 import socket
 import ssl
+import subprocess
 import time
 
 import pytest
@@ -15,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 import links
 from echo import Echo, alive
-from mesh import free_port, until
-from trust import Pki
+from mesh import MESHCTL, environment, free_port, until
+from trust import Pki, at
 
 #: From the change of a list to the end of what it revokes.
 CUT = 2.0
@@ -157,3 +160,11 @@ def test_expiry_is_warned_of(mesh, pki):
     pki.issue("soon", ["soon"], end=10)
     node = mesh.add("soon", [*pki.profiles("soon"), links.listener("tcp-mtls", free_port())]).start()
     until("the warning", lambda: "expires" in node.log() and " WARN" in node.log())
+    [ending] = node.status()["CertificatesEnding"]
+    assert ending["File"] == str(pki.path("soon.crt")) and ending["NotAfter"][:10] in (at(10)[:10], at(9)[:10])
+    shown = subprocess.run([MESHCTL, "--socket", node.socket, "status"], capture_output=True, text=True, env=environment(), timeout=60)
+    assert re.search(r"Certificates to renew\n.*\n +\S+soon.crt +\S+ +9\n", shown.stdout), shown
+    pki.issue("later", ["soon"], end=100)
+    for kind in ("key", "crt"):
+        shutil.copy(pki.path(f"later.{kind}"), pki.path(f"soon.{kind}"))
+    until("no warning", lambda: "CertificatesEnding" not in node.status())

@@ -30,9 +30,21 @@ pub(crate) struct Report {
     pub advertisements: Vec<Service>,
     /// Cost of every link, by its two ends.
     pub known_connection_costs: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Certificates that have expired, or do so soon.
+    pub certificates_ending: Vec<EndingCertificate>,
     /// What else the node says.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
+}
+
+/// A certificate of the node.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct EndingCertificate {
+    /// Its file.
+    pub file: String,
+    /// Its end.
+    pub not_after: Timestamp,
 }
 
 /// A link to a neighbour.

@@ -11,6 +11,7 @@ use crate::cli::table;
 pub(crate) fn render(report: &Report, now: Timestamp) -> String {
     let sections = [
         header(report),
+        certificates(report, now),
         connections(report),
         known_nodes(report),
         routes(report),
@@ -31,6 +32,15 @@ fn header(report: &Report) -> Option<String> {
         report.routing_table.len(),
         report.connections.len()
     ))
+}
+
+fn certificates(report: &Report, now: Timestamp) -> Option<String> {
+    let rows = report.certificates_ending.iter().map(|one| {
+        let left = one.not_after.duration_since(now);
+        let days = if left.is_negative() { "EXPIRED".to_owned() } else { (left.as_hours() / 24).to_string() };
+        [one.file.clone(), one.not_after.to_string(), days]
+    });
+    section("Certificates to renew", ["FILE", "ENDS", "DAYS LEFT"], rows.collect())
 }
 
 fn section<const N: usize>(title: &str, headings: [&str; N], rows: Vec<[String; N]>) -> Option<String> {
@@ -181,6 +191,16 @@ Also reported
   KEY     VALUE
   Uptime  \"5m\"";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn certificates_that_end_are_told_first() {
+        let text = rendered(json!({"NodeID": "a", "CertificatesEnding": [
+            {"File": "/a.crt", "NotAfter": "2026-01-11T00:02:00Z"}, {"File": "/b.crt", "NotAfter": "2025-12-31T00:00:00Z"}]}));
+        let rows: Vec<_> =
+            text.lines().skip(5).map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert_eq!(rows[2], ["/a.crt", "2026-01-11T00:02:00Z", "10"], "{text}");
+        assert_eq!(rows[3], ["/b.crt", "2025-12-31T00:00:00Z", "EXPIRED"], "{text}");
     }
 
     #[test]
