@@ -23,6 +23,7 @@
 //! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are
 //!   jobs, and each attempt of a job is a unit of another node.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
+//! - `join` owns how hosts become nodes: the authority, bundles, and what they put in place.
 //! - `daemon` wires all of them into a node; `telemetry` is its log; `cli` is meshctl; `program` chooses between the two.
 //! - `os` owns what the operating system gives: limits, Unix sockets, inotify.
 //! - `duration` owns Go's notation of durations, which users type and clients read.
@@ -46,6 +47,7 @@ pub(crate) mod control;
 pub mod controller;
 pub(crate) mod daemon;
 pub(crate) mod duration;
+pub(crate) mod join;
 pub mod mesh;
 pub mod node;
 pub(crate) mod os;

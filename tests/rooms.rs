@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 21] = [
     ("wire", &[]),
     ("duration", &[]),
     ("os", &[]),
@@ -60,7 +60,8 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "work",
         ],
     ),
-    ("cli", &["control", "controller", "duration", "os", "rpc", "tls", "wire", "work"]),
+    ("join", &["config", "os", "tls"]),
+    ("cli", &["config", "control", "controller", "duration", "join", "os", "rpc", "tls", "wire", "work"]),
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.

@@ -10,6 +10,7 @@ mod demo;
 mod endpoint;
 pub(crate) mod exit;
 mod group;
+mod install;
 mod instance;
 mod job;
 mod loglevel;
@@ -18,6 +19,7 @@ mod operation;
 mod output;
 mod ping;
 mod reload;
+mod service;
 mod status;
 mod table;
 mod target;
@@ -68,9 +70,11 @@ enum Verb {
     Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
     Version(version::Version),
-    /// Change what the node remembers of other nodes
+    /// Nodes of the mesh: add and remove them, renew their certificates
     #[command(subcommand)]
     Node(node::Node),
+    /// Make this host a node of the mesh, by a bundle from the control node
+    Install(install::Install),
     /// Submit jobs and look after them
     #[command(subcommand)]
     Work(work::Work),
@@ -159,7 +163,8 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Loglevel(level) => level.run(&context()?).await,
-        Verb::Node(node) => node.run(&context()?).await,
+        Verb::Node(node) => node.run(context, output).await,
+        Verb::Install(install) => install.run(output).await,
         Verb::Version(version) => version.run(&context()?).await,
         Verb::Work(work) => work.run(&context()?).await,
         Verb::Job(job) => job.run(&context()?).await,

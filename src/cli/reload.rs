@@ -1,14 +1,14 @@
 //! `meshctl reload`: has the node read its configuration again, and says what became of it.
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Context,
     exit::{Exit, Failure},
 };
 use crate::rpc::request::Request;
-use crate::rpc::{ErrorCode, ErrorLine};
+use crate::rpc::{Client, ErrorCode, ErrorLine};
 
 /// Arguments of `meshctl reload`.
 #[derive(Debug, Args)]
@@ -17,23 +17,35 @@ pub(super) struct Reload {}
 impl Reload {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let answer = context.client.command(&Request::Reload).await?;
-        let succeeded = answer["Success"] == json!(true);
+        let outcome = judged(&answer);
         if context.output.json {
             context.output.value(&answer)?;
-        } else if succeeded {
-            context.output.line("Reload successful")?;
+            // The answer itself has said so.
+            return Ok(outcome.err().map_or(Exit::Success, |failure| failure.exit));
         }
-        if succeeded {
-            return Ok(Exit::Success);
-        }
-        let text = answer["Error"].as_str().unwrap_or("the node gave no reason");
-        let exit = match ErrorLine::new(text).code() {
-            ErrorCode::NeedsRestart => Exit::ReloadNeedsRestart,
-            ErrorCode::BadConfiguration => Exit::ReloadUnreadable,
-            _ => Exit::ReloadFailed,
-        };
-        let failure = Failure::new(exit, format!("reload failed: {text}"));
-        // With --json the answer itself has said so.
-        if context.output.json { Ok(failure.exit) } else { Err(failure) }
+        outcome?;
+        context.output.line("Reload successful")?;
+        Ok(Exit::Success)
     }
+}
+
+/// Has a node read its configuration again.
+///
+/// # Errors
+/// It cannot be reached, or refuses.
+pub(super) async fn ask(client: &Client) -> Result<(), Failure> {
+    judged(&client.command(&Request::Reload).await?)
+}
+
+fn judged(answer: &Value) -> Result<(), Failure> {
+    if answer["Success"] == json!(true) {
+        return Ok(());
+    }
+    let text = answer["Error"].as_str().unwrap_or("the node gave no reason");
+    let exit = match ErrorLine::new(text).code() {
+        ErrorCode::NeedsRestart => Exit::ReloadNeedsRestart,
+        ErrorCode::BadConfiguration => Exit::ReloadUnreadable,
+        _ => Exit::ReloadFailed,
+    };
+    Err(Failure::new(exit, format!("reload failed: {text}")))
 }

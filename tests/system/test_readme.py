@@ -1,14 +1,11 @@
-"""README's two first configurations as they stand there: nothing about them is warned of, they start, and what is typed
-next works. Paths and host names are those of this test."""
+"""README's first configuration as it stands there: nothing about it is warned of, it starts, and what is typed next works.
+Paths are those of this test. Its two machines are those of test_joining.py."""
 
 import os
 import re
-import shutil
 import subprocess
 
-import pytest
-
-from mesh import BINARIES, MESHD, ROOT, environment, free_port, until
+from mesh import BINARIES, MESHD, ROOT, environment, free_port
 
 
 def blocks(heading):
@@ -62,24 +59,3 @@ def test_the_first_node_runs_a_command_and_is_a_door_for_nobody(mesh):
     place = Place(mesh, "first-machine", free_port())
     place.start("first", configuration)
     assert place.shell(commands).endswith("hello\n")
-
-
-@pytest.mark.skipif(os.geteuid() != 0 and not os.access("/var/lib", os.W_OK), reason="the check wants the data directory")
-def test_two_machines_with_certificates_and_signatures(mesh):
-    make, far, near, commands = blocks("Two machines")
-    port = free_port()
-    authority, control, execution = (Place(mesh, name, port) for name in ("authority", "control-machine", "execution-machine"))
-    # The certificate names the host by which it is dialled here.
-    authority.shell(make.replace("$node.example.org", "localhost"))
-    for place, names in ((control, ["ca.crt", "control.crt", "control.key", "work.key"]), (execution, ["ca.crt", "execution.crt", "execution.key", "work.pub"])):
-        for name in names:
-            shutil.copy(authority.dir / name, place.dir / name)
-    execution.start("execution", far)
-    node = control.start("control", near)
-    until("control to reach execution", lambda: node.reaches("execution"))
-    assert control.shell(commands).endswith("hello\n")
-    unsigned = commands.replace(" --signwork", "").replace("meshctl work", "! meshctl work")
-    control.shell(unsigned)
-    assert "signature is empty" in subprocess.run(
-        ["sh", "-c", control.fit(unsigned.replace("! meshctl", "meshctl"))], cwd=control.dir, capture_output=True, text=True,
-        env=environment(PATH=f"{BINARIES}:{os.environ['PATH']}"), timeout=120).stderr

@@ -38,7 +38,7 @@ def steps():
                 block = None
         elif block is not None:
             block[2].append(line)
-        elif line.startswith("## "):
+        elif line.startswith("#"):
             place = "authority"
         elif host := re.search(r"(?:On|on) (\w+)\.example\.org:$", line):
             place = host[1]

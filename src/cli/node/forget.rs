@@ -1,30 +1,21 @@
-//! `meshctl node`: what one node remembers of others.
+//! `meshctl node forget`: has the node forget an unreachable one.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
-use super::{
-    Context,
-    exit::{Exit, Failure},
-};
+use crate::cli::Context;
+use crate::cli::exit::{Exit, Failure};
 use crate::rpc::request::Request;
-
-/// Subcommands of `meshctl node`.
-#[derive(Debug, Subcommand)]
-pub(super) enum Node {
-    /// Have the node forget an unreachable one at once: its links, services and name
-    Forget(Forget),
-}
 
 /// Arguments of `meshctl node forget`.
 #[derive(Debug, Args)]
-pub(super) struct Forget {
+pub(in crate::cli) struct Forget {
     /// Node to forget
     node: String,
 }
 
-impl Node {
+impl Forget {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let Self::Forget(Forget { node }) = self;
+        let Self { node } = self;
         let answer = context.client.command(&Request::NodeForget { node: node.clone() }).await?;
         if context.output.json {
             context.output.value(&answer)?;

@@ -1,0 +1,174 @@
+//! `meshctl node add`: a bundle for a new node, and this node ready for it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::take_over;
+use crate::cli::Context;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::operation::{Operation, OperationError};
+use crate::cli::output::Output;
+use crate::config::HostPort;
+use crate::join::JoinError;
+use crate::join::admit::{Newcomer, admit};
+use crate::join::authority::Authority;
+use crate::join::configuration::CONF_D;
+use crate::join::host;
+use crate::join::own::OwnNode;
+use crate::join::place::Tree;
+use crate::join::record::{NodeRole, address};
+
+/// Arguments of `meshctl node add`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Add {
+    /// ID of the new node, as a rule the name of its host
+    node: String,
+    /// What it does
+    #[arg(long, value_enum)]
+    role: Part,
+    /// Whom it dials: this node, or a hop; with --dial where it is dialled itself [default port: 27199]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = address)]
+    peer: HostPort,
+    /// This node dials the new one, not the other way round
+    #[arg(long)]
+    dial: bool,
+    /// A further name or address by which others dial it; may be repeated
+    #[arg(long, value_name = "HOST")]
+    host: Vec<String>,
+    /// File to write the bundle to [default: NAME.tar]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Where the authority and this node's configuration are.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Places {
+    /// Directory of the authority, which only root reads
+    #[arg(long, value_name = "DIR", default_value = "/etc/meshd/ca")]
+    pub(super) ca: PathBuf,
+    /// Directory of this node's configuration
+    #[arg(long, value_name = "DIR", default_value = CONF_D)]
+    pub(super) config: PathBuf,
+}
+
+impl Places {
+    /// The authority that is there.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub(super) fn authority(&self) -> Result<Authority, JoinError> {
+        Authority::open(&self.ca)?.ok_or_else(|| JoinError::NoAuthority(self.ca.clone()))
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Part {
+    /// Passes packets on to nodes behind it
+    Hop,
+    /// Runs jobs
+    Execution,
+    /// Does both
+    Hybrid,
+}
+
+impl Part {
+    fn role(self) -> NodeRole {
+        match self {
+            Self::Hop => NodeRole::Hop,
+            Self::Execution => NodeRole::Execution,
+            Self::Hybrid => NodeRole::Hybrid,
+        }
+    }
+}
+
+impl Add {
+    pub(super) async fn run(
+        self,
+        context: impl Fn() -> Result<Context, Failure>,
+        output: Output,
+    ) -> Result<Exit, Failure> {
+        let own = OwnNode::read(&self.places.config)?;
+        let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
+        let (authority, is_new) = self.authority(&own)?;
+        let out = self.out.unwrap_or_else(|| PathBuf::from(format!("{}.tar", self.node)));
+        let newcomer = Newcomer {
+            node: self.node,
+            role: self.role.role(),
+            peer: self.peer,
+            is_dialled: self.dial,
+            hosts: self.host.into_iter().collect::<BTreeSet<_>>(),
+        };
+        admit(&newcomer, &own, &authority, &mut tree, &out)?;
+        let has_controller = own.config().controller.is_some();
+        if has_controller && own.is_ours() {
+            // Its own jobs: syncs of projects at least.
+            host::prepare_for_jobs(&mut tree, true)?;
+        }
+        let is_instance = newcomer.role.runs_jobs() && has_controller;
+        let node = &newcomer.node;
+        let mut said = Vec::new();
+        if is_new {
+            let ca = self.places.ca.display();
+            said.push(format!(
+                "made an authority in {ca}: whoever reads it can be any node, so keep a copy where nobody else looks"
+            ));
+        }
+        said.extend(tree.changed().iter().map(|path| format!("wrote {}", path.display())));
+        if !tree.changed().is_empty() {
+            said.push(take_over(context(), &tree).await?.to_owned());
+        }
+        if is_instance {
+            register(&context()?, node).await?;
+            said.push(format!("registered and enabled the instance {node}"));
+        }
+        let (file, peer) = (out.display(), &newcomer.peer.host);
+        said.push(format!(
+            "wrote {file}, which holds the private key of {node}: copy it to its host, and run there"
+        ));
+        said.push(format!("    meshctl install {}", out.file_name().unwrap_or_default().display()));
+        if output.json {
+            output.value(&json!({
+                "node": node, "bundle": out, "authority": self.places.ca, "authority_made": is_new,
+                "files": tree.changed(), "instance": is_instance, "peer": peer,
+            }))?;
+            return Ok(Exit::Success);
+        }
+        said.iter().try_for_each(|line| output.line(line))?;
+        Ok(Exit::Success)
+    }
+
+    /// The authority, and whether it was made just now.
+    fn authority(&self, own: &OwnNode) -> Result<(Authority, bool), Failure> {
+        if let Some(authority) = Authority::open(&self.places.ca)? {
+            return Ok((authority, false));
+        }
+        // What trusts another authority would not trust a new one.
+        if !own.is_ours() {
+            return Err(JoinError::NoAuthority(self.places.ca.clone()).into());
+        }
+        let id = own.config().node.id.as_str();
+        Ok((Authority::create(&self.places.ca, id, Timestamp::now())?, true))
+    }
+}
+
+/// Has the controller start jobs there, also before the node is seen.
+async fn register(context: &Context, node: &str) -> Result<(), Failure> {
+    let add = Operation::new("instance.add")
+        .with("name", node)
+        .with("node_type", "execution")
+        .with("enabled", true);
+    match add.ask(&context.client).await {
+        Ok(_) => Ok(()),
+        Err(OperationError::Refused { code, .. }) if code == "conflict" => {
+            Operation::new("instance.enable").with("name", node).ask(&context.client).await?;
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

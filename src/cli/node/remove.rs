@@ -1,0 +1,109 @@
+//! `meshctl node remove`: a node's certificates are taken back, its jobs end or are given up, and nobody dials it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::add::Places;
+use super::take_over;
+use crate::cli::Context;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::operation::{Operation, OperationError};
+use crate::cli::output::Output;
+use crate::join::admit::exclude;
+use crate::join::own::OwnNode;
+use crate::join::place::Tree;
+use crate::join::{JoinError, host};
+
+/// How often a node that drains is asked for its jobs.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Arguments of `meshctl node remove`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Remove {
+    /// ID of the node
+    node: String,
+    /// At once: what runs there has ended, or never will, and its jobs go on without it
+    #[arg(long)]
+    dead: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+impl Remove {
+    pub(super) async fn run(
+        self,
+        context: impl Fn() -> Result<Context, Failure>,
+        output: Output,
+    ) -> Result<Exit, Failure> {
+        let own = OwnNode::read(&self.places.config)?;
+        if self.node == own.config().node.id.as_str() {
+            return Err(Failure::usage(format!(
+                "{} is the node of this host: remove its package",
+                self.node
+            )));
+        }
+        let authority = self.places.authority()?;
+        let unknown = || JoinError::Unknown(self.node.clone());
+        let mut record = authority.record(&self.node)?.ok_or_else(unknown)?;
+        let is_instance = record.role.runs_jobs() && own.config().controller.is_some();
+        // Its last jobs need it. Who has lost it cannot wait for them.
+        if is_instance && !self.dead {
+            leave(&context()?, &self.node, false).await?;
+        }
+        let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
+        let excluded = exclude(&mut record, &own, &authority, &mut tree, Timestamp::now())?;
+        if excluded.is_dialled {
+            take_over(context(), &tree).await?;
+        }
+        if is_instance && self.dead {
+            leave(&context()?, &self.node, true).await?;
+        }
+        if output.json {
+            output.value(&json!({
+                "node": self.node, "files": tree.changed(), "instance": is_instance, "lists": excluded.lists,
+                "notes": excluded.notes,
+            }))?;
+            return Ok(Exit::Success);
+        }
+        let node = &self.node;
+        output.line(&format!("{node}: its certificates are revoked, and this node accepts them no more"))?;
+        excluded.notes.iter().try_for_each(|note| output.line(note))?;
+        if !excluded.lists.is_empty() {
+            output.line(
+                "Other nodes that listen accept them until they have the new list, which they read at once:",
+            )?;
+        }
+        excluded.lists.iter().try_for_each(|command| output.line(&format!("    {command}")))?;
+        Ok(Exit::Success)
+    }
+}
+
+/// Takes the instance out of the controller, and returns once it is gone.
+async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failure> {
+    let remove = Operation::new("instance.remove").with("name", node);
+    let remove = remove.with("drain", !is_dead).with("dead", is_dead);
+    let get = Operation::new("instance.get").with("name", node);
+    let mut said = false;
+    match remove.ask(&context.client).await {
+        Err(error) if is_absent(&error) => return Ok(()),
+        removed => drop::<Value>(removed?),
+    }
+    loop {
+        let instance = match get.ask(&context.client).await {
+            Err(error) if is_absent(&error) => return Ok(()),
+            instance => instance?,
+        };
+        if !std::mem::replace(&mut said, true) {
+            context.output.note(&format!("{node} has jobs to end: {}", instance["jobs_running"]));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn is_absent(error: &OperationError) -> bool {
+    matches!(error, OperationError::Refused { code, .. } if code == "not_found")
+}

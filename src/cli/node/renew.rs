@@ -1,0 +1,122 @@
+//! `meshctl node renew`: new certificates in new bundles, for one node or for all whose certificates end soon. The node of
+//! this host gets its own in place.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::add::Places;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::output::Output;
+use crate::duration;
+use crate::join::admit::{pack, renew_own};
+use crate::join::authority::Authority;
+use crate::join::own::OwnNode;
+use crate::join::place::Tree;
+use crate::join::record::Record;
+use crate::join::{JoinError, host};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Arguments of `meshctl node renew`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Renew {
+    /// ID of the node
+    #[arg(required_unless_present = "expiring")]
+    node: Option<String>,
+    /// All nodes whose certificates end within this time, as in 60d
+    #[arg(long, value_name = "TIME", value_parser = days, conflicts_with = "node", requires = "out")]
+    expiring: Option<Duration>,
+    /// File for the bundle [default: NAME.tar]; with --expiring a directory for all of them
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// A node whose certificate was renewed.
+struct Renewed {
+    node: String,
+    /// Where the bundle is; `None` for the node of this host.
+    bundle: Option<PathBuf>,
+}
+
+impl Renew {
+    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+        let own = OwnNode::read(&self.places.config)?;
+        let authority = self.places.authority()?;
+        let mut renewed = Vec::new();
+        for mut record in self.records(&authority)? {
+            let node = record.node.clone();
+            let bundle = if node == own.config().node.id.as_str() {
+                let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
+                renew_own(&mut record, &own, &authority, &mut tree)?;
+                None
+            } else {
+                let out = self.file_of(&node)?;
+                pack(&mut record, &authority, &own, &out)?;
+                Some(out)
+            };
+            renewed.push(Renewed { node, bundle });
+        }
+        print(&renewed, output)
+    }
+
+    fn records(&self, authority: &Authority) -> Result<Vec<Record>, Failure> {
+        if let Some(node) = &self.node {
+            let record = authority.record(node)?.filter(|record| !record.is_removed());
+            return Ok(vec![record.ok_or_else(|| JoinError::Unknown(node.clone()))?]);
+        }
+        let within =
+            SignedDuration::try_from(self.expiring.unwrap_or_default()).unwrap_or(SignedDuration::MAX);
+        let limit = Timestamp::now().checked_add(within).unwrap_or(Timestamp::MAX);
+        let all = authority.records()?.into_iter();
+        Ok(all.filter(|record| record.ends().is_some_and(|end| end < limit)).collect())
+    }
+
+    fn file_of(&self, node: &str) -> Result<PathBuf, Failure> {
+        let name = format!("{node}.tar");
+        match (&self.out, self.expiring) {
+            (None, _) => Ok(PathBuf::from(name)),
+            (Some(out), None) => Ok(out.clone()),
+            (Some(dir), Some(_)) => {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+                made.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", dir.display())))?;
+                Ok(dir.join(name))
+            }
+        }
+    }
+}
+
+fn print(renewed: &[Renewed], output: Output) -> Result<Exit, Failure> {
+    if output.json {
+        let each = |one: &Renewed| json!({"node": one.node, "bundle": one.bundle});
+        output.value(&json!({"renewed": renewed.iter().map(each).collect::<Vec<_>>()}))?;
+        return Ok(Exit::Success);
+    }
+    for Renewed { node, bundle } in renewed {
+        match bundle {
+            Some(file) => output
+                .line(&format!("{node}: {}: bring it there, and run meshctl install", file.display()))?,
+            None => output.line(&format!("{node}: in place"))?,
+        }
+    }
+    if renewed.is_empty() {
+        output.line("No certificate ends that soon.")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// A duration, in days or as everywhere else.
+fn days(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('d').and_then(|number| number.parse::<u32>().ok());
+    match number {
+        Some(number) => Ok(DAY * number),
+        None => duration::parse(text).map_err(|_| format!("{text:?} is no time such as 60d or 12h")),
+    }
+}

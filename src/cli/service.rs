@@ -1,0 +1,94 @@
+//! The node as a service of this host: checked with the rights of its user, started and restarted by systemd.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output as Ended};
+
+use super::DAEMON_ARGUMENT;
+use super::exit::{Exit, Failure};
+use crate::join::configuration::{CONF_D, DATA};
+use crate::join::host::{UNIT, USER};
+use crate::join::place::Account;
+
+/// There where systemd runs as the first process.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// What a check says.
+pub(super) struct Checked {
+    pub(super) errors: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// The service of this host.
+pub(super) struct Service {
+    has_systemd: bool,
+    is_active: bool,
+}
+
+impl Service {
+    pub(super) fn of_this_host() -> Self {
+        let has_systemd = Path::new(SYSTEMD).is_dir();
+        let active = || Command::new("systemctl").args(["is-active", "--quiet", UNIT]).status();
+        let is_active = has_systemd && active().is_ok_and(|status| status.success());
+        Self { has_systemd, is_active }
+    }
+
+    pub(super) fn has_systemd(&self) -> bool {
+        self.has_systemd
+    }
+
+    /// `meshd check` of the configuration in place, with the rights of the daemon.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(super) fn check(&self, account: Option<Account>) -> Result<Checked, Failure> {
+        let program = std::env::current_exe().map_err(|error| unable("meshd check", &error))?;
+        let mut command = Command::new(program);
+        command.args([DAEMON_ARGUMENT, "check"]).args(self.is_active.then_some("--running"));
+        command.args(["--config-dir", CONF_D]).env("HOME", DATA);
+        if let Some(Account { user, group }) = account {
+            command.uid(user).gid(group);
+        }
+        let ended = command.output().map_err(|error| unable("meshd check", &error))?;
+        let said = [ended.stdout, ended.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let (warnings, others): (Vec<&str>, Vec<&str>) =
+            said.lines().partition(|line| line.starts_with("warning: "));
+        let errors = if ended.status.success() { Vec::new() } else { others };
+        let own = |lines: Vec<&str>| lines.into_iter().map(str::to_owned).collect();
+        Ok(Checked { errors: own(errors), warnings: own(warnings) })
+    }
+
+    /// Starts the service now and at each boot; restarts it if `restarts`. Jobs go on meanwhile.
+    ///
+    /// # Errors
+    /// What systemd says.
+    pub(super) fn start(&self, restarts: bool, units: bool, runs_jobs: bool) -> Result<(), Failure> {
+        if units {
+            systemctl(&["daemon-reload"])?;
+        }
+        if runs_jobs {
+            // Its file is in place: without logind nothing more is to be done.
+            let _no_logind = Command::new("loginctl").args(["enable-linger", USER]).output();
+        }
+        systemctl(&["enable", "--quiet", UNIT])?;
+        systemctl(&[if restarts { "restart" } else { "start" }, UNIT])
+    }
+}
+
+fn systemctl(args: &[&str]) -> Result<(), Failure> {
+    let what = format!("systemctl {}", args.join(" "));
+    let Ended { status, stderr, .. } =
+        Command::new("systemctl").args(args).output().map_err(|error| unable(&what, &error))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&stderr);
+    let text = format!("{what} failed: {}\n`journalctl -u {UNIT}` has the node's log", said.trim());
+    Err(Failure::new(Exit::Failed, text))
+}
+
+fn unable(what: &str, error: &io::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("cannot run {what}: {error}"))
+}

@@ -1,0 +1,298 @@
+//! Takes a node in: a certificate and a configuration for it, and what this node needs so that both find each other.
+//!
+//! Owns the decision who dials whom, and what of it changes here. It writes files and bundles. It refuses to know the
+//! running node, which reads its configuration again when somebody else has asked it to.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::JoinError;
+use super::authority::{Authority, Certified};
+use super::bundle;
+use super::configuration::{self, CERTIFICATE, KEY, NODE_FILE, PROFILE, REVOKED, SIGNING_KEY, Text};
+use super::install::{Kit, Staged, names};
+use super::own::OwnNode;
+use super::place::{Access, Tree};
+use super::record::{NodeRole, PORT, Record};
+use crate::config::HostPort;
+use crate::tls::ServerOptions;
+use crate::tls::inspect::{self, Verifier};
+use crate::tls::make::{self, KeyKind};
+
+/// The key that signs jobs, as every node can verify it, receptor's among them.
+const SIGNING: KeyKind = KeyKind::Rsa(4096);
+
+/// A node that shall join.
+pub(crate) struct Newcomer {
+    pub(crate) node: String,
+    pub(crate) role: NodeRole,
+    /// Whom it dials, or where it listens if `is_dialled`.
+    pub(crate) peer: HostPort,
+    pub(crate) is_dialled: bool,
+    /// More names of its host.
+    pub(crate) hosts: BTreeSet<String>,
+}
+
+/// Takes it in: what changes here is in `tree`, the bundle in `out`.
+///
+/// # Errors
+/// What is missing, or wrong; the bundle is not written then.
+pub(crate) fn admit(
+    newcomer: &Newcomer,
+    own: &OwnNode,
+    authority: &Authority,
+    tree: &mut Tree,
+    out: &Path,
+) -> Result<(), JoinError> {
+    let mut record = newcomer.record(own, authority)?;
+    if out.exists() {
+        return Err(JoinError::Exists(out.to_owned()));
+    }
+    let mut here = Here { own, authority, tree };
+    if own.is_ours() {
+        here.open_up(newcomer)?;
+    } else {
+        here.check_by_hand(newcomer)?;
+    }
+    if newcomer.is_dialled {
+        here.dial(newcomer)?;
+    }
+    pack(&mut record, authority, own, out)
+}
+
+/// Makes a certificate for the node of a record, and a bundle with everything that it needs.
+/// A former bundle is overwritten.
+///
+/// # Errors
+/// Something cannot be made or written.
+pub(crate) fn pack(
+    record: &mut Record,
+    authority: &Authority,
+    own: &OwnNode,
+    out: &Path,
+) -> Result<(), JoinError> {
+    let verification = record.role.runs_jobs().then(|| verification_key(own)).transpose()?;
+    let Certified { certificate, key } = authority.certify(record, Timestamp::now())?;
+    let dialled = record.dials.as_ref().and_then(|address| address.rsplit_once(':')?.1.parse().ok());
+    if let Some(door) = dialled.filter(|_| !own.is_ours()).and_then(|port| own.door(port).ok()) {
+        check_by_door(door, record, &certificate)?;
+    }
+    let node = &record.node;
+    let readme = format!(
+        "This is what the host {node} needs to join the mesh, its private key included: keep it secret, and delete it there.\n\
+         With meshd's package on that host, run there as root: meshctl install {node}.tar\n"
+    );
+    let (configuration, list) = (configuration::of(record), authority.list()?);
+    let mut files = vec![
+        (names::README, readme.as_str()),
+        (names::CONFIGURATION, &configuration),
+        (names::CERTIFICATE, &certificate),
+        (names::KEY, &key),
+        (names::AUTHORITY, authority.certificate()),
+        (names::REVOKED, &list),
+    ];
+    files.extend(verification.as_deref().map(|key| (names::VERIFICATION_KEY, key)));
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    bundle::write(out, &files, now)
+}
+
+/// A node that is no member any more.
+pub(crate) struct Excluded {
+    /// Whether this node dialled it.
+    pub(crate) is_dialled: bool,
+    /// The command for each node that needs the new list.
+    pub(crate) lists: Vec<String>,
+    /// What is left to do by hand.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Takes back the certificates of a node: this one accepts them no more, and does not dial it.
+///
+/// # Errors
+/// As the system's.
+pub(crate) fn exclude(
+    record: &mut Record,
+    own: &OwnNode,
+    authority: &Authority,
+    tree: &mut Tree,
+    now: Timestamp,
+) -> Result<Excluded, JoinError> {
+    authority.revoke(record, now)?;
+    let list = authority.list_path();
+    let mut notes = Vec::new();
+    if own.reads_list(Path::new(REVOKED)) {
+        tree.file(REVOKED, authority.list()?.as_bytes(), Access::Public)?;
+    } else {
+        let list = list.display();
+        notes.push(format!(
+            "this node's profiles do not read {REVOKED}: give them a crl, and bring {list} there"
+        ));
+    }
+    let file = own.peer_file(&record.node);
+    tree.remove(&file.to_string_lossy())?;
+    let is_dialled = tree.has_changed(&file.to_string_lossy());
+    let this = own.config().node.id.as_str();
+    let others = authority.records()?.into_iter().filter(|other| other.node != this && !other.is_removed());
+    let listening = others.filter(|other| other.listens.is_some());
+    let command = |other: Record| format!("scp {} root@{}:{REVOKED}", list.display(), other.host());
+    Ok(Excluded { is_dialled, lists: listening.map(command).collect(), notes })
+}
+
+/// Gives this node a new certificate in place, which it reads at once.
+///
+/// # Errors
+/// Its files are somebody else's, or as the system's.
+pub(crate) fn renew_own(
+    record: &mut Record,
+    own: &OwnNode,
+    authority: &Authority,
+    tree: &mut Tree,
+) -> Result<(), JoinError> {
+    if !own.is_ours() {
+        return Err(JoinError::Unready(format!(
+            "the configuration of {} was written by hand: renew its certificate with `meshctl cert`",
+            record.node
+        )));
+    }
+    let Certified { certificate, key } = authority.certify(record, Timestamp::now())?;
+    tree.file(KEY, key.as_bytes(), Access::Daemon)?;
+    tree.file(CERTIFICATE, certificate.as_bytes(), Access::Public)
+}
+
+/// The public half of the key that signs jobs.
+fn verification_key(own: &OwnNode) -> Result<String, JoinError> {
+    let signing = if own.is_ours() { Path::new(SIGNING_KEY) } else { own.signing_key()? };
+    let text = fs::read_to_string(signing).map_err(JoinError::of(signing))?;
+    make::public_key(&text).or_else(|error| match &own.config().work_verification {
+        // In the form of ssh-keygen.
+        Some(verification) => {
+            let path = &verification.public_key;
+            fs::read_to_string(path).map_err(JoinError::of(path))
+        }
+        None => Err(error.into()),
+    })
+}
+
+/// Whether the listener of a configuration written by hand accepts the certificate.
+fn check_by_door(door: &ServerOptions, record: &Record, certificate: &str) -> Result<(), JoinError> {
+    let staged = Staged::new(&std::env::temp_dir())?;
+    let file = staged.file(names::CERTIFICATE, certificate.as_bytes())?;
+    let unfit =
+        |reason: String| JoinError::Unready(format!("this node would not let {} in: {reason}", record.node));
+    let verifier = Verifier::by_server(door.clone()).map_err(|error| unfit(error.to_string()))?;
+    inspect::verify(&verifier, &file, Some(&record.node), None).map_err(|error| unfit(error.to_string()))
+}
+
+impl Newcomer {
+    fn record(&self, own: &OwnNode, authority: &Authority) -> Result<Record, JoinError> {
+        let mut record = Record::new(&self.node, self.role)?;
+        if let Some(known) = authority.record(&self.node)? {
+            if !known.is_removed() {
+                return Err(JoinError::Known(self.node.clone()));
+            }
+            record.certificates = known.certificates;
+        }
+        if self.node == own.config().node.id.as_str() {
+            return Err(JoinError::Known(self.node.clone()));
+        }
+        record.hosts.extend(self.hosts.iter().cloned());
+        if self.is_dialled {
+            record.hosts.insert(self.peer.host.clone());
+            record.listens = Some(self.peer.port);
+        } else {
+            record.dials = Some(self.peer.to_string());
+            record.listens = self.role.relays().then_some(PORT);
+        }
+        Ok(record)
+    }
+}
+
+/// This node.
+struct Here<'a> {
+    own: &'a OwnNode,
+    authority: &'a Authority,
+    tree: &'a mut Tree,
+}
+
+impl Here<'_> {
+    /// Gives this node what it needs as a member of a mesh, unless it has it: profiles, the key that signs jobs, and a
+    /// listener if it is the one that the new node dials.
+    fn open_up(&mut self, newcomer: &Newcomer) -> Result<(), JoinError> {
+        let id = self.own.config().node.id.as_str();
+        let known = self.authority.record(id)?;
+        let mut record = known.clone().map_or_else(|| Record::new(id, NodeRole::Control), Ok)?;
+        if !newcomer.is_dialled && !self.is_another(&newcomer.peer)? {
+            let HostPort { host, port } = &newcomer.peer;
+            if let Some(listens) = record.listens.filter(|listens| listens != port) {
+                let text = format!(
+                    "this node listens on port {listens}, not on {port}: give --peer {host}:{listens}"
+                );
+                return Err(JoinError::Unready(text));
+            }
+            record.listens = Some(*port);
+            record.hosts.insert(host.clone());
+        }
+        let text = configuration::of(&record);
+        let file = self.tree.path(NODE_FILE);
+        let is_written = fs::read_to_string(&file).is_ok_and(|found| found == text);
+        if known.as_ref() == Some(&record) && is_written {
+            return Ok(());
+        }
+        let signing = self.tree.path(SIGNING_KEY);
+        let signing = match signing.exists() {
+            true => fs::read_to_string(&signing).map_err(JoinError::of(&signing))?,
+            false => make::private_key(SIGNING)?,
+        };
+        let Certified { certificate, key } = self.authority.certify(&mut record, Timestamp::now())?;
+        let kit = Kit {
+            configuration: text,
+            certificate: certificate.into(),
+            key: key.into(),
+            authority: self.authority.certificate().into(),
+            revoked: Some(self.authority.list()?.into()),
+            verification_key: Some(make::public_key(&signing)?.into()),
+            signing_key: Some(signing.into()),
+            unused: Vec::new(),
+        };
+        kit.check(self.tree)?;
+        kit.place(self.tree)
+    }
+
+    /// Whether this is the address of another node.
+    fn is_another(&self, address: &HostPort) -> Result<bool, JoinError> {
+        let own = self.own.config().node.id.as_str();
+        let records = self.authority.records()?;
+        Ok(records.iter().any(|record| record.node != own && record.is_at(address)))
+    }
+
+    /// Whether a configuration that somebody wrote by hand has what it needs.
+    fn check_by_hand(&self, newcomer: &Newcomer) -> Result<(), JoinError> {
+        if newcomer.role.runs_jobs() {
+            self.own.signing_key()?;
+        }
+        if newcomer.is_dialled {
+            self.own.dialler().map(drop)
+        } else if self.is_another(&newcomer.peer)? {
+            Ok(())
+        } else {
+            self.own.door(newcomer.peer.port).map(drop)
+        }
+    }
+
+    /// A file beside the others, so that this node dials the new one.
+    fn dial(&mut self, newcomer: &Newcomer) -> Result<(), JoinError> {
+        if self.own.dials(&newcomer.peer) {
+            return Ok(());
+        }
+        let profile = if self.own.is_ours() { PROFILE } else { &self.own.dialler()?.name };
+        let mut text = Text::new();
+        let parameters = [("address", json!(newcomer.peer.to_string())), ("tls", json!(profile))];
+        text.directive("tcp-peer", &parameters);
+        let path: PathBuf = self.own.peer_file(&newcomer.node);
+        self.tree.file(&path.to_string_lossy(), text.finish().as_bytes(), Access::Public)
+    }
+}

@@ -1,0 +1,112 @@
+//! What a host gives a node: the user of the daemon, and for a node that runs jobs what rootless containers need, beside
+//! the part of the unit that leaves jobs unconfined.
+//!
+//! Works on the files of a tree, which may be an image that never ran. It refuses to know whether systemd runs.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::JoinError;
+use super::configuration::{CONF_D, DATA, ETC, RUN};
+use super::place::{Access, Account, Tree};
+
+/// The user and the group of the daemon, as the package makes them.
+pub(crate) const USER: &str = "meshd";
+/// The service.
+pub(crate) const UNIT: &str = "meshd.service";
+/// Where a package, an administrator or a distribution has units.
+const UNIT_DIRS: [&str; 4] =
+    ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+const DROP_IN_DIR: &str = "/etc/systemd/system/meshd.service.d";
+/// What a node that runs jobs takes back of the unit's confinement.
+pub(crate) const DROP_IN: &str = "/etc/systemd/system/meshd.service.d/execution.conf";
+const DROP_IN_TEXT: &str = include_str!("../../packaging/systemd/execution.conf");
+const LINGER_DIR: &str = "/var/lib/systemd/linger";
+const LINGER: &str = "/var/lib/systemd/linger/meshd";
+/// IDs of a user in its containers, and the first that anybody gets (shadow's SUB_UID_MIN).
+const SUBORDINATES: u64 = 65_536;
+const FIRST_SUBORDINATE: u64 = 100_000;
+
+/// The daemon's user in the tree below `root`, if there is one.
+///
+/// # Errors
+/// The list of users cannot be read.
+pub(crate) fn account(root: &Path) -> Result<Option<Account>, JoinError> {
+    let path = root.join("etc/passwd");
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(JoinError::of(&path))?,
+    };
+    let fields = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    Ok(fields.filter(|fields| fields.first() == Some(&USER)).find_map(|fields| {
+        Some(Account { user: fields.get(2)?.parse().ok()?, group: fields.get(3)?.parse().ok()? })
+    }))
+}
+
+/// Whether the service is installed in a tree.
+pub(crate) fn has_unit(tree: &Tree) -> bool {
+    UNIT_DIRS.iter().any(|dir| tree.path(dir).join(UNIT).exists())
+}
+
+/// Makes the directories of a node.
+///
+/// # Errors
+/// As the system's.
+pub(super) fn directories(tree: &mut Tree) -> Result<(), JoinError> {
+    for path in [ETC, CONF_D, "/etc/meshd/tls", DATA] {
+        tree.directory(path)?;
+    }
+    tree.give(DATA, 0o700)
+}
+
+/// Makes the directory of the control socket, as the service does when it starts.
+///
+/// # Errors
+/// As the system's.
+pub(crate) fn socket_directory(tree: &mut Tree) -> Result<(), JoinError> {
+    tree.directory(RUN)?;
+    tree.give(RUN, 0o755)
+}
+
+/// Prepares the host for jobs, or takes back what was prepared.
+///
+/// # Errors
+/// As the system's.
+pub(crate) fn prepare_for_jobs(tree: &mut Tree, runs_jobs: bool) -> Result<(), JoinError> {
+    if !runs_jobs {
+        // Who has changed it wants it.
+        let ours = fs::read_to_string(tree.path(DROP_IN)).is_ok_and(|text| text == DROP_IN_TEXT);
+        return if ours { tree.remove(DROP_IN) } else { Ok(()) };
+    }
+    tree.directory(DROP_IN_DIR)?;
+    tree.file(DROP_IN, DROP_IN_TEXT.as_bytes(), Access::Public)?;
+    for list in ["/etc/subuid", "/etc/subgid"] {
+        subordinates(tree, list)?;
+    }
+    tree.directory(LINGER_DIR)?;
+    tree.file(LINGER, b"", Access::Public)
+}
+
+/// Gives the daemon's user a range of IDs of its own, unless it has one.
+fn subordinates(tree: &mut Tree, list: &str) -> Result<(), JoinError> {
+    let path = tree.path(list);
+    let mut text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text.map_err(JoinError::of(&path))?,
+    };
+    let ranges = || text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    if ranges().any(|fields| fields.first() == Some(&USER)) {
+        return Ok(());
+    }
+    let end = |fields: Vec<&str>| {
+        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+        Some(number(1)?.saturating_add(number(2)?))
+    };
+    let start = ranges().filter_map(end).fold(FIRST_SUBORDINATE, u64::max);
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text += &format!("{USER}:{start}:{SUBORDINATES}\n");
+    tree.file(list, text.as_bytes(), Access::Public)
+}

@@ -1,0 +1,141 @@
+//! Puts files in their places: with owner and mode, and only if something about them differs. A file is made in the
+//! directory where it stays, so that it gets the label that SELinux has for it there.
+//!
+//! Owns what was changed. It refuses to know what the files are for.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use super::JoinError;
+use crate::os::replace::replace_owned;
+
+/// Who may read a file. Root owns all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everybody.
+    Public,
+    /// The daemon.
+    Daemon,
+}
+
+/// The user that the daemon runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// A tree in which files are put.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: PathBuf,
+    daemon: Option<Account>,
+    changed: Vec<PathBuf>,
+}
+
+impl Tree {
+    /// The tree below `root`, whose daemon runs as `daemon`, or as the caller.
+    pub(crate) fn new(root: &Path, daemon: Option<Account>) -> Self {
+        Self { root: root.to_owned(), daemon, changed: Vec::new() }
+    }
+
+    /// Where an absolute path is.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// What was changed, as paths without the root.
+    pub(crate) fn changed(&self) -> &[PathBuf] {
+        &self.changed
+    }
+
+    /// Whether this file was changed.
+    pub(crate) fn has_changed(&self, path: &str) -> bool {
+        self.changed.iter().any(|changed| changed == Path::new(path))
+    }
+
+    /// Makes a directory unless it is there.
+    ///
+    /// # Errors
+    /// As the system's.
+    pub(crate) fn directory(&mut self, path: &str) -> Result<(), JoinError> {
+        let whole = self.path(path);
+        if whole.is_dir() {
+            return Ok(());
+        }
+        fs::create_dir_all(&whole).map_err(JoinError::of(&whole))?;
+        let mode = fs::set_permissions(&whole, Permissions::from_mode(0o755));
+        mode.map_err(JoinError::of(&whole))?;
+        self.note(path);
+        Ok(())
+    }
+
+    /// Gives a file these contents.
+    ///
+    /// # Errors
+    /// As the system's.
+    pub(crate) fn file(&mut self, path: &str, contents: &[u8], access: Access) -> Result<(), JoinError> {
+        let whole = self.path(path);
+        let (mode, owner) = match (access, self.daemon) {
+            (Access::Public, None) => (0o644, None),
+            (Access::Public, Some(_)) => (0o644, Some((0, 0))),
+            (Access::Daemon, None) => (0o600, None),
+            (Access::Daemon, Some(Account { group, .. })) => (0o640, Some((0, group))),
+        };
+        if is_so(&whole, contents, mode, owner).map_err(JoinError::of(&whole))? {
+            return Ok(());
+        }
+        replace_owned(&whole, contents, mode, owner).map_err(JoinError::of(&whole))?;
+        self.note(path);
+        Ok(())
+    }
+
+    /// Removes a file if it is there.
+    ///
+    /// # Errors
+    /// As the system's.
+    pub(crate) fn remove(&mut self, path: &str) -> Result<(), JoinError> {
+        let whole = self.path(path);
+        match fs::remove_file(&whole) {
+            Ok(()) => self.note(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(JoinError::of(&whole)(error)),
+        }
+        Ok(())
+    }
+
+    /// Gives a directory to the daemon, which writes there.
+    ///
+    /// # Errors
+    /// As the system's.
+    pub(crate) fn give(&mut self, path: &str, mode: u32) -> Result<(), JoinError> {
+        let whole = self.path(path);
+        let Some(Account { user, group }) = self.daemon else { return Ok(()) };
+        let found = fs::metadata(&whole).map_err(JoinError::of(&whole))?;
+        if found.uid() == user {
+            return Ok(());
+        }
+        chown(&whole, Some(user), Some(group)).map_err(JoinError::of(&whole))?;
+        let mode = fs::set_permissions(&whole, Permissions::from_mode(mode));
+        mode.map_err(JoinError::of(&whole))?;
+        self.note(path);
+        Ok(())
+    }
+
+    pub(super) fn note(&mut self, path: &str) {
+        self.changed.push(PathBuf::from(path));
+    }
+}
+
+/// Whether a file is there with these contents, this mode and this owner.
+fn is_so(path: &Path, contents: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<bool> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?,
+    };
+    let is_owned = owner.is_none_or(|owner| owner == (found.uid(), found.gid()));
+    let is_plain = found.is_file() && found.mode() & 0o7777 == mode && found.len() == contents.len() as u64;
+    Ok(is_plain && is_owned && fs::read(path)? == contents)
+}

@@ -1,0 +1,139 @@
+//! What the authority remembers of a node: its part in the mesh, its addresses, and every certificate that it was given.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::JoinError;
+use crate::config::HostPort;
+
+/// The port on which nodes listen unless somebody says otherwise.
+pub(crate) const PORT: u16 = 27199;
+
+/// The part of a node in the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NodeRole {
+    /// Jobs are submitted there, and others are added.
+    Control,
+    /// Passes packets on.
+    Hop,
+    /// Runs jobs.
+    Execution,
+    /// Does both.
+    Hybrid,
+}
+
+impl NodeRole {
+    /// Whether jobs run there.
+    pub(crate) fn runs_jobs(self) -> bool {
+        match self {
+            Self::Execution | Self::Hybrid => true,
+            Self::Control | Self::Hop => false,
+        }
+    }
+
+    /// Whether others dial it in any case.
+    pub(crate) fn relays(self) -> bool {
+        match self {
+            Self::Hop | Self::Hybrid => true,
+            Self::Control | Self::Execution => false,
+        }
+    }
+}
+
+/// A certificate that a node was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Issued {
+    /// Its number, in hexadecimal.
+    pub(crate) serial: String,
+    /// Its end.
+    pub(crate) not_after: Timestamp,
+    /// Since when it is revoked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) revoked: Option<Timestamp>,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Its ID.
+    pub(crate) node: String,
+    /// Its part.
+    pub(crate) role: NodeRole,
+    /// Names and addresses by which others dial it.
+    pub(crate) hosts: BTreeSet<String>,
+    /// The port on which it listens.
+    pub(crate) listens: Option<u16>,
+    /// Whom it dials, as host and port.
+    pub(crate) dials: Option<String>,
+    /// Oldest first.
+    pub(crate) certificates: Vec<Issued>,
+}
+
+impl Record {
+    /// One of a node without certificates.
+    ///
+    /// # Errors
+    /// A name that no file may have, or no certificate.
+    pub(crate) fn new(node: &str, role: NodeRole) -> Result<Self, JoinError> {
+        check_name(node)?;
+        let (hosts, certificates) = (BTreeSet::from([node.to_owned()]), Vec::new());
+        Ok(Self { node: node.to_owned(), role, hosts, listens: None, dials: None, certificates })
+    }
+
+    /// Whether it was removed: none of its certificates counts.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.certificates.iter().all(|issued| issued.revoked.is_some())
+    }
+
+    /// The end of its newest certificate.
+    pub(crate) fn ends(&self) -> Option<Timestamp> {
+        self.certificates.last().filter(|issued| issued.revoked.is_none()).map(|issued| issued.not_after)
+    }
+
+    /// The name by which its host is reached, as far as that is known.
+    pub(crate) fn host(&self) -> &str {
+        self.hosts.iter().find(|host| **host != self.node).unwrap_or(&self.node)
+    }
+
+    /// Whether it is what others reach at this address.
+    pub(crate) fn is_at(&self, address: &HostPort) -> bool {
+        self.listens == Some(address.port) && self.hosts.contains(&address.host) && !self.is_removed()
+    }
+}
+
+/// A node's name is the name of files, and stands in configurations and commands.
+pub(super) fn check_name(name: &str) -> Result<(), JoinError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if begins && name.len() <= 200 && name.bytes().all(plain) && !name.eq_ignore_ascii_case("localhost") {
+        return Ok(());
+    }
+    Err(JoinError::Name(name.to_owned()))
+}
+
+/// Reads `HOST`, `HOST:PORT`, an IPv6 address, or one in brackets with a port.
+///
+/// # Errors
+/// What an address is.
+pub(crate) fn address(text: &str) -> Result<HostPort, String> {
+    let wanted = || format!("{text:?} is no address: write HOST, HOST:PORT or [IPV6]:PORT");
+    if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Ok(HostPort { host: text.to_owned(), port: PORT });
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        None => (text, PORT),
+        Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0).ok_or_else(wanted)?),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let is_name = |host: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        !host.is_empty() && !host.starts_with('-') && host.len() <= 253 && host.bytes().all(plain)
+    };
+    match host.parse::<std::net::IpAddr>().is_ok() || is_name(host) {
+        true => Ok(HostPort { host: host.to_owned(), port }),
+        false => Err(wanted()),
+    }
+}

@@ -1,0 +1,367 @@
+"""Hosts join a mesh as README says: packages, one command on the control node, one on the new host. Real programs on
+hosts of namespaces; systemd and the package manager are stand-ins."""
+
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+import conftest
+import hosts as harness
+from mesh import BINARIES, MESHCTL, ROOT, VENV, environment, until
+
+pytestmark = pytest.mark.skipif(not harness.are_possible(), reason="needs root and namespaces")
+
+#: What AWX's bundle for an execution node says, with a listener and a peer.
+AWX = """receptor_user: awx
+receptor_group: awx
+receptor_verify: true
+receptor_tls: true
+receptor_mintls13: false
+receptor_work_commands:
+  ansible-runner:
+    command: ansible-runner
+    params: worker
+    allowruntimeparams: true
+    verifysignature: true
+additional_python_packages:
+  - ansible-runner
+custom_worksign_public_keyfile: receptor/work_public_key.pem
+custom_tls_certfile: receptor/tls/receptor.crt
+custom_tls_keyfile: receptor/tls/receptor.key
+custom_ca_certfile: receptor/tls/ca/mesh-CA.crt
+receptor_protocol: tcp
+receptor_listener: true
+receptor_port: 27199
+receptor_peers:
+  - address: control.example.org:27199
+    protocol: tcp
+podman_user: "{{ receptor_user }}"
+podman_group: "{{ receptor_group }}"
+"""
+JOB = "meshctl work submit ansible-runner --node {} --tls-client mesh {} -n -f --rm -- --worker-info"
+
+
+@pytest.fixture(scope="module")
+def world(request):
+    """`control` and `e1`, with what README makes of them, and two hosts where nothing is installed."""
+    with conftest.scoped_mesh(request.node) as mesh:
+        world = harness.Hosts(mesh, "control", "e1", "h1", "e2", "e9")
+        world.said = [(host, line, world[host].run(line, 300)) for host, line in harness.commands("Two machines")]
+        yield world
+
+
+def add(world, node, *options, peer="control.example.org"):
+    """Adds a node, and brings its bundle to its host."""
+    said = world["control"].run(f"meshctl node add {node} --peer {peer} {' '.join(options)}")
+    world["control"].run(f"scp {node}.tar root@{node}.example.org:")
+    world[node].run("apt install ./meshd.deb")
+    return said
+
+
+def links(host):
+    return sorted(one["NodeID"] for one in json.loads(host.run("meshctl status --json"))["Connections"])
+
+
+def test_two_hosts_run_a_signed_job_after_six_commands(world):
+    assert len(world.said) <= 6, world.said
+    host, line, printed = world.said[-1]
+    assert host == "control" and "--signwork" in line and "--tls-client" in line
+    assert "cpu_count" in printed, printed
+    # Only with a signature, and only with a certificate.
+    assert "signature" in world["control"].fails(JOB.format("e1", ""))
+    assert "TLS" in world["control"].fails(JOB.format("e1", "--signwork").replace("--tls-client mesh", ""))
+
+
+def test_what_is_secret_is_read_by_few_and_said_nowhere(world):
+    control, e1 = world["control"], world["e1"]
+    assert control.mode("/etc/meshd/ca") == ("0o700", 0, 0)
+    assert control.mode("/etc/meshd/ca/ca.key") == ("0o600", 0, 0)
+    assert control.mode("/home/e1.tar") == ("0o600", 0, 0)
+    for host in (control, e1):
+        assert host.mode("/etc/meshd/tls/node.key") == ("0o640", 0, 990)
+        assert host.mode("/etc/meshd/tls/node.crt") == ("0o644", 0, 0)
+    assert control.mode("/etc/meshd/work.key") == ("0o640", 0, 990)
+    assert not e1.file("/etc/meshd/work.key").exists()
+    said = "".join(printed for _, _, printed in world.said) + control.log() + e1.log()
+    keys = [control.file("/etc/meshd/ca/ca.key"), control.file("/etc/meshd/work.key"), e1.file("/etc/meshd/tls/node.key")]
+    for key in keys:
+        assert key.read_text().splitlines()[1] not in said
+    assert not control.file("/etc/meshd/.staged").exists() and not list(control.file("/etc/meshd/ca").parent.glob(".staged*"))
+
+
+def test_a_host_is_made_ready_for_its_role(world):
+    e1 = world["e1"]
+    assert e1.file("/etc/systemd/system/meshd.service.d/execution.conf").exists()
+    assert e1.file("/var/lib/systemd/linger/meshd").exists()
+    for ids in ("/etc/subuid", "/etc/subgid"):
+        assert e1.file(ids).read_text().splitlines()[-1].startswith("meshd:")
+    assert "daemon-reload" in e1.asked() and "restart meshd.service" in e1.asked()
+    assert not world["control"].file("/etc/systemd/system/meshd.service.d").exists()
+
+
+def test_what_is_installed_stays_as_it_is(world):
+    e1 = world["e1"]
+    before, pid = e1.asked(), e1.file("/run/meshd.pid").read_text()
+    said = json.loads(e1.run("meshctl install --json e1.tar"))
+    assert (said["changed"], said["files"], said["linked"], said["error"]) == (False, [], ["control"], None)
+    assert e1.file("/run/meshd.pid").read_text() == pid
+    assert not {"restart meshd.service", "daemon-reload"} & set(e1.asked()[len(before):])
+    e1.file("/etc/meshd/tls/node.crt").chmod(0o666)
+    said = json.loads(e1.run("meshctl install --json e1.tar"))
+    assert said["changed"] and said["files"] == ["/etc/meshd/tls/node.crt"]
+
+
+def test_a_hop_is_dialled_and_takes_in_what_is_behind_it(world):
+    control, hop, behind = world["control"], world["h1"], world["e2"]
+    add(world, "h1", "--role hop --dial", peer="h1.example.org:5000")
+    hop.run("meshctl install h1.tar")
+    until("control to be linked to the hop", lambda: "h1" in links(control))
+    add(world, "e2", "--role execution", peer="h1.example.org:5000")
+    assert "linked to h1" in behind.run("meshctl install e2.tar")
+    assert not hop.file("/etc/systemd/system/meshd.service.d").exists()
+    until("control to reach e2", lambda: control.try_to("meshctl ping --count 1 e2").returncode == 0)
+    assert "cpu_count" in control.run(JOB.format("e2", "--signwork"))
+
+
+def test_a_bundle_says_what_it_is(world):
+    path = world["control"].file("/home/e1.tar")
+    with tarfile.open(path) as bundle:
+        names = sorted(bundle.getnames())
+        readme = bundle.extractfile("README").read().decode()
+    assert names == ["README", "ca.crl", "ca.crt", "node.crt", "node.key", "node.yml", "work.pub"]
+    assert len(readme.splitlines()) == 2 and "meshctl install e1.tar" in readme
+
+
+def test_who_is_known_or_misspelt_is_not_added(world):
+    control = world["control"]
+    again = control.fails("meshctl node add e1 --role hop --peer control.example.org")
+    assert "was added already" in again and "meshctl node renew e1" in again
+    assert "no name for a node" in control.fails("meshctl node add ../e9 --role hop --peer control.example.org")
+    assert "is no address" in control.fails("meshctl node add e9 --role hop --peer 'a b'")
+    assert "listens on port 27199" in control.fails("meshctl node add e9 --role hop --peer control.example.org:999")
+    assert not control.file("/home/e9.tar").exists()
+
+
+def expiring(host, path):
+    """The end and the number of a certificate of the host."""
+    shown = json.loads(host.run(f"meshctl cert show --json {path}"))[0]
+    return shown["not_after"], shown["serial"]
+
+
+def test_a_renewed_certificate_takes_the_place_of_the_old_one(world):
+    control, e1 = world["control"], world["e1"]
+    before, pid = expiring(e1, "/etc/meshd/tls/node.crt"), e1.file("/run/meshd.pid").read_text()
+    control.run("meshctl node renew e1 && scp e1.tar root@e1.example.org:")
+    said = json.loads(e1.run("meshctl install --json e1.tar"))
+    assert said["files"] == ["/etc/meshd/tls/node.key", "/etc/meshd/tls/node.crt"] and said["linked"] == ["control"]
+    assert expiring(e1, "/etc/meshd/tls/node.crt")[1] != before[1] and e1.file("/run/meshd.pid").read_text() == pid
+    # A link that begins now is made with it.
+    until("the new certificate", lambda: "reloaded TLS files" in e1.log())
+    e1.run("systemctl restart meshd")
+    assert "cpu_count" in until("a job", lambda: control.try_to(JOB.format("e1", "--signwork")).stdout)
+
+
+def test_what_ends_soon_is_renewed_and_brought_to_its_hosts(world, tmp_path):
+    control, nodes = world["control"], ["control", "e1", "e2", "h1"]
+    assert json.loads(control.run("meshctl node renew --expiring 30d --out soon --json")) == {"renewed": []}
+    own = expiring(control, "/etc/meshd/tls/node.crt")
+    renewed = json.loads(control.run("meshctl node renew --expiring 400d --out soon --json"))["renewed"]
+    assert [one["node"] for one in renewed] == nodes
+    assert expiring(control, "/etc/meshd/tls/node.crt")[1] != own[1]
+    assert control.mode("/home/soon") == ("0o700", 0, 0) and control.mode("/home/soon/h1.tar") == ("0o600", 0, 0)
+    # Into trees, by the real Ansible; `idle` is a host of the inventory that has no bundle.
+    hosts = {name: {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable,
+                    "meshctl_options": ["--root", str(tmp_path / name)]} for name in (*nodes[1:], "idle")}
+    hosts["alias"] = {**hosts.pop("h1"), "meshd_node": "h1"}
+    (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+
+    def play():
+        command = ["ansible-playbook", "--diff", "-vv", "-i", tmp_path / "inventory.json", ROOT / "packaging/ansible/renew.yml",
+                   "-e", f"bundles={control.file('/home/soon')}"]
+        path = {"PATH": f"{BINARIES}:{VENV / 'bin'}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(**path), timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    printed = play()
+    recap = dict(re.findall(r"^(\w+) +: ok=\d+ +changed=(\d+)", printed, re.M))
+    assert recap == {"alias": "1", "e1": "1", "e2": "1", "idle": "0"}, printed
+    for name in ("e1", "e2", "h1"):
+        key = (tmp_path / name / "etc/meshd/tls/node.key").read_text()
+        assert key.splitlines()[1] not in printed
+    assert not (tmp_path / "idle").exists() and not list(pathlib.Path("/tmp").glob("meshd.*/bundle.tar"))
+    assert "changed=1" not in play()
+
+
+def test_a_removed_node_is_refused_everywhere(world):
+    control, hop, e2 = world["control"], world["h1"], world["e2"]
+    said = control.run("meshctl node remove e2")
+    [command] = [line.strip() for line in said.splitlines() if line.startswith("    ")]
+    assert command == "scp /etc/meshd/ca/ca.crl root@h1.example.org:/etc/meshd/tls/ca.crl"
+    # Here it is in force already: its certificate opens nothing.
+    verify = "meshctl cert verify {} --config /etc/meshd/conf.d --profile mesh --purpose client --node e2"
+    shutil.copy(e2.file("/etc/meshd/tls/node.crt"), control.file("/home/e2.crt"))
+    assert "revoked" in control.fails(verify.format("e2.crt"))
+    assert links(e2) == ["h1"]
+    control.run(command)
+    until("e2 to be cut off", lambda: links(e2) == [])
+    assert "revoked" in hop.log()
+    # A node of the same name may come again, with another certificate.
+    assert "e2.tar exists" in control.fails("meshctl node add e2 --role execution --peer control.example.org")
+    control.run("rm e2.tar")
+    add(world, "e2", "--role execution")
+    e2.run("meshctl install e2.tar")
+    assert links(e2) == ["control"]
+    assert "revoked" in control.fails(verify.format("e2.crt"))
+
+
+def test_who_was_dialled_is_dialled_no_more(world):
+    control = world["control"]
+    assert control.file("/etc/meshd/conf.d/60-peer-h1.yml").exists()
+    control.run("meshctl node remove h1")
+    assert not control.file("/etc/meshd/conf.d/60-peer-h1.yml").exists()
+    until("the link to end", lambda: "h1" not in links(control))
+    assert "knows no node h1" in control.fails("meshctl node renew h1")
+
+
+def test_a_bundle_of_awx_is_a_node_as_well(world):
+    control, h1 = world["control"], world["h1"]
+    h1.run("systemctl stop meshd; rm -r /etc/meshd; apt install ./meshd.deb")
+    control.run("meshctl node add a1 --role execution --peer control.example.org")
+    with tarfile.open(control.file("/home/a1.tar")) as bundle:
+        own = {name: bundle.extractfile(name).read() for name in bundle.getnames()}
+    top = "a1_install_bundle/"
+    files = {
+        "receptor/tls/ca/mesh-CA.crt": own["ca.crt"], "receptor/work_public_key.pem": own["work.pub"],
+        "receptor/tls/receptor.key": own["node.key"], "receptor/tls/receptor.crt": own["node.crt"],
+        "install_receptor.yml": b"---\n", "inventory.yml": b"---\n", "requirements.yml": b"---\n",
+        "group_vars/all.yml": (AWX + "isolation_base_path: /tmp\n").encode(),
+    }
+    with tarfile.open(h1.file("/home/awx.tar.gz"), "w:gz") as bundle:
+        for name, contents in files.items():
+            header = tarfile.TarInfo(top + name)
+            header.size = len(contents)
+            bundle.addfile(header, io.BytesIO(contents))
+    said = json.loads(h1.run("meshctl install --json awx.tar.gz"))
+    assert said["node"] == "a1" and said["linked"] == ["control"] and said["error"] is None
+    assert [note for note in said["notes"] if "isolation_base_path" in note and "not known" in note], said
+    assert not [note for note in said["notes"] if "inventory" in note]
+    written = h1.file("/etc/meshd/conf.d/00-local.yml").read_text()
+    assert '- tcp-listener:\n    port: 27199\n    tls: "mesh"' in written and 'address: "control.example.org:27199"' in written
+    assert "cpu_count" in control.run(JOB.format("a1", "--signwork"))
+    assert json.loads(h1.run("meshctl install --json awx.tar.gz"))["changed"] is False
+
+
+def test_a_controller_gets_its_instances(world):
+    control, e1 = world["control"], world["e1"]
+    control.file("/etc/meshd/conf.d/20-controller.yml").write_text("- work-controller: {tlsclient: mesh}\n")
+    control.run("systemctl restart meshd")
+    said = add(world, "e9", "--role execution")
+    assert "registered and enabled the instance e9" in said
+    # What it runs itself needs the same of its host.
+    assert control.file("/etc/systemd/system/meshd.service.d/execution.conf").exists()
+    instances = {one["name"]: one for one in json.loads(control.run("meshctl instance list --json"))["instances"]}
+    assert instances["e9"]["enabled"] is True and "e1" not in instances
+    said = control.run("meshctl node remove e9")
+    instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
+    assert "e9" not in instances and "revoked" in said
+    control.run("meshctl instance add e1 --type execution")
+    until("e1 to be back", lambda: links(e1) == ["control"])
+    control.run("meshctl node remove --dead e1")
+    until("e1 to be cut off", lambda: links(e1) == [])
+    instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
+    assert "e1" not in instances
+
+
+@pytest.fixture
+def tree(world, tmp_path):
+    """An empty tree, and the files of e1's bundle."""
+    with tarfile.open(world["control"].file("/home/e1.tar")) as bundle:
+        files = {name: bundle.extractfile(name).read() for name in bundle.getnames()}
+    return tmp_path, files
+
+
+def install(tree, files):
+    """Installs a bundle of these files into the tree; the finished process."""
+    path = tree / "b.tar"
+    with tarfile.open(path, "w") as bundle:
+        for name, contents in files.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(contents)
+            bundle.addfile(header, io.BytesIO(contents))
+    path.chmod(0o600)
+    (tree / "root").mkdir(exist_ok=True)
+    command = [MESHCTL, "install", "--root", tree / "root", path]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+
+
+def written(tree):
+    return sorted(str(path.relative_to(tree / "root")) for path in (tree / "root").rglob("*") if path.is_file())
+
+
+def test_a_tree_gets_the_same_files(tree):
+    tree, files = tree
+    done = install(tree, files)
+    assert done.returncode == 0, done
+    assert written(tree) == [
+        "etc/meshd/conf.d/00-local.yml", "etc/meshd/tls/ca.crl", "etc/meshd/tls/ca.crt", "etc/meshd/tls/node.crt",
+        "etc/meshd/tls/node.key", "etc/meshd/work.pub", "etc/subgid", "etc/subuid",
+        "etc/systemd/system/meshd.service.d/execution.conf", "var/lib/systemd/linger/meshd",
+    ]
+    assert (tree / "root/etc/meshd/tls/node.key").stat().st_mode & 0o777 == 0o600
+    assert (tree / "root/etc/meshd").stat().st_mode & 0o777 == 0o755
+    assert "nothing was to change" in install(tree, files).stdout
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"node.key": None}, "there is no node.key"),
+    ({"node.crt": b"x"}, "no certificate"),
+    ({"node.yml": b"- node: {id: e2}\n- local-only:\n"}, "expected node e2"),
+    ({"node.yml": b"- nodes: {id: e1}\n"}, "00-local.yml:1"),
+    ({"node.yml": b"\xff"}, "is no text"),
+    ({"ca.crt": "other"}, "other nodes would refuse it"),
+    ({"node.key": "other"}, "does not belong to the certificate"),
+])
+def test_a_bundle_whose_parts_do_not_fit_changes_nothing(tree, change, said):
+    tree, files = tree
+    other = tree / "other"
+    if "other" in change.values():
+        subprocess.run([MESHCTL, "cert", "init", "--commonname", "x", "--outcert", f"{other}.crt", "--outkey", f"{other}.key"],
+                       check=True, capture_output=True)
+    for name, contents in change.items():
+        if contents is None:
+            del files[name]
+        else:
+            files[name] = other.with_suffix(name[-4:]).read_bytes() if contents == "other" else contents
+    done = install(tree, files)
+    assert done.returncode == 1 and said in done.stderr, done
+    assert written(tree) == []
+
+
+def test_what_a_bundle_holds_beside_is_named(tree):
+    tree, files = tree
+    done = install(tree, files | {"etc/cron.d/evil": b"* * * * * root evil\n"})
+    assert done.returncode == 0 and "not used: etc/cron.d/evil" in done.stdout, done
+    assert not [path for path in written(tree) if "cron" in path]
+
+
+def test_what_somebody_wrote_by_hand_stays(tree):
+    tree, files = tree
+    conf_d = tree / "root/etc/meshd/conf.d"
+    conf_d.mkdir(parents=True)
+    mine = "- node: {id: mine, firewallrules: [{action: reject, tonode: mine}]}\n- local-only:\n"
+    (conf_d / "00-local.yml").write_text(mine)
+    done = install(tree, files)
+    assert done.returncode == 1 and "was written by hand" in done.stderr, done
+    (conf_d / "00-local.yml").rename(conf_d / "20-mine.yml")
+    done = install(tree, files)
+    assert done.returncode == 1 and "20-mine.yml" in done.stderr, done
+    assert (conf_d / "20-mine.yml").read_text() == mine and written(tree) == ["etc/meshd/conf.d/20-mine.yml"]
