@@ -147,6 +147,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     }
     let tls = Profiles::default();
     tls.swap(wiring::tls_profiles(&config, &tls).map_err(Failure::start("TLS"))?);
+    work::check_limits(&wiring::work_types(&config)).map_err(Failure::start("the work engine"))?;
     let taken = NodeDirectory::take(&config.node.data_dir, &config.node.id).await;
     let directory = taken.map_err(Failure::start(work_engine(&config)))?;
     let options = NodeOptions { epoch: Some(next_epoch(&directory)), ..wiring::node_options(&config) };

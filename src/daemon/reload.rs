@@ -20,8 +20,8 @@ use crate::control::{LogLevels, Reload, ReloadError};
 use crate::stream;
 use crate::telemetry::{Log, LogLevel};
 use crate::tls::{ProfileSet, Profiles};
-use crate::work::Registry;
 use crate::work::signing::{Signer, Verifier};
+use crate::work::{self, Registry};
 
 /// Reads a node's configuration again when asked to.
 pub(super) struct Reloader {
@@ -125,6 +125,7 @@ impl Reloader {
         let context = components.context.clone();
         let trust = read_trust(plan, new, &context.tls).await?;
         let types = wiring::work_types(new);
+        work::check_limits(&types)?;
         Registry::check_work_types(types.clone()).map_err(|error| error.to_string())?;
         // The rules hold before anything listens that they are for.
         if let Some(rules) = &plan.firewall {

@@ -1,7 +1,13 @@
 //! Control groups (version 2) for units whose type bounds processors, memory or processes: where this node may make
 //! them, one unit's limits, what the kernel counted, and an end for everything in it. The group's path stands in the
-//! private file `cgroup` of the unit directory, where a later daemon finds it.
-//! Where the system has no such groups, or not the controllers, units run without; one warning says so.
+//! private file `cgroup` of the unit directory, where a later daemon finds it. Under systemd all jobs are in a group of
+//! their own (`apart`).
+//! Where the system has no such groups, or not the controllers, units run without; one warning says so. Where version 1
+//! has the controllers, version 2 can never have them: there such limits are refused.
+
+mod apart;
+
+pub(crate) use apart::move_apart;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::CommandType;
 use super::limits::Limits;
 use super::store::UnitDir;
 use super::unit::UnitId;
@@ -18,9 +25,11 @@ use crate::wire::NodeId;
 
 /// What limits need, each with the limit's name.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
-/// Below the daemon's own group: the units' groups, and the daemon itself where it has to make room for them.
+/// Below the daemon's own group, or the one for jobs: the units' groups; what was there before, where it has to make room
+/// for them; and what starts and watches units, with the jobs that have no group.
 const UNITS: &str = "meshd-units";
 const MAIN: &str = "meshd-main";
+const RUNNERS: &str = "meshd-runners";
 /// Microseconds over which a share of processors is measured.
 const PERIOD: u64 = 100_000;
 /// The file in a unit directory.
@@ -38,25 +47,22 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds this process's own group and gets it ready.
+    /// Finds the group of the process that starts jobs and gets it ready.
     ///
     /// # Errors
     /// Why there can be no groups, for people.
-    pub(crate) fn find() -> Result<Self, String> {
+    pub(crate) fn find(spawner: u32) -> Result<Self, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
-        let own = own_group(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)
-            .ok_or("no cgroup2 file system is mounted that has this process in it")?;
+        let own = own_group(&read("/proc/self/mountinfo")?, &read(&format!("/proc/{spawner}/cgroup"))?)
+            .ok_or("no cgroup2 file system is mounted that has the node's processes in it")?;
         Self::prepare(&own).map_err(|e| format!("{}: {e}", own.display()))
     }
 
     /// Makes the directory of units below a group, with what controllers there are.
     fn prepare(own: &Path) -> io::Result<Self> {
         let units = own.join(UNITS);
-        match fs::create_dir(&units) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        if enable(own) == Err(Errno::BUSY) && is_delegated(own) {
+        make_dir(&units)?;
+        if enable(own) == Err(Errno::BUSY) && is_delegated(own) && !is_entered_by_systemd(own) {
             make_room(own)?;
             let _ = enable(own);
         }
@@ -89,8 +95,8 @@ fn own_group(mountinfo: &str, own: &str) -> Option<PathBuf> {
         let (root, point) = (fields.next()?, fields.next()?);
         // In a container the mount may show a part of the tree only.
         let below = Path::new(own).strip_prefix(root).ok()?;
-        // Where an earlier daemon, or systemd, has made room already: the units' groups are beside it.
-        let below = if below.ends_with(MAIN) { below.parent()? } else { below };
+        // Where room was made already: the units' groups are beside it.
+        let below = if below.ends_with(MAIN) || below.ends_with(RUNNERS) { below.parent()? } else { below };
         Some(Path::new(point).join(below))
     })
 }
@@ -122,16 +128,50 @@ fn is_delegated(group: &Path) -> bool {
     !rustix::process::geteuid().is_root() || says("trusted.delegate") || says("user.delegate")
 }
 
-/// A group whose children have controllers may hold no processes itself: ours move into one of them.
+/// Whether systemd puts the daemon there when it starts it again. It could not if the group's children had controllers.
+fn is_entered_by_systemd(group: &Path) -> bool {
+    group.extension().is_some_and(|kind| kind == "service") && !group.join(RUNNERS).exists()
+}
+
+/// A group whose children have controllers may hold no processes itself: those in it move into one of them.
 fn make_room(own: &Path) -> io::Result<()> {
     let main = own.join(MAIN);
-    fs::create_dir(&main)
-        .or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
+    make_dir(&main)?;
     for pid in words(&own.join("cgroup.procs")) {
         // One that has just ended needs no move.
         let _ = put(&main.join("cgroup.procs"), &pid);
     }
     Ok(())
+}
+
+/// What is wrong with work types that have limits on a system where version 1 has the controllers for them.
+///
+/// # Errors
+/// The first such type with its limits, for people.
+pub(crate) fn check_limits(types: &[CommandType]) -> Result<(), String> {
+    let system = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let refused = types.iter().find_map(|kind| {
+        let limits = kind.limits.of_group();
+        let limits: Vec<_> = limits.into_iter().filter(|name| is_version_1(&system, name)).collect();
+        (!limits.is_empty()).then(|| (kind, limits.join(", ")))
+    });
+    let Some((kind, limits)) = refused else { return Ok(()) };
+    Err(format!(
+        "work type {}: {limits}: this system has cgroup v1 for that, and only cgroup v2 can be used: remove the limits, or \
+         boot the system with systemd.unified_cgroup_hierarchy=1",
+        kind.name
+    ))
+}
+
+/// Whether a hierarchy of version 1 has a controller, by `/proc/cgroups`.
+fn is_version_1(system: &str, controller: &str) -> bool {
+    let mut fields = system.lines().map(|line| line.split_whitespace());
+    let hierarchy = fields.find_map(|mut line| (line.next()? == controller).then(|| line.next()).flatten());
+    hierarchy.is_some_and(|hierarchy| hierarchy != "0")
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    fs::create_dir(path).or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })
 }
 
 fn words(path: &Path) -> Vec<String> {
@@ -155,10 +195,7 @@ impl Cgroup {
     pub(crate) fn make(path: &Path, limits: &Limits, dir: &UnitDir) -> io::Result<Self> {
         // First, so that there is never a group that no file names.
         fs::write(dir.file(FILE), path.as_os_str().as_encoded_bytes())?;
-        match fs::create_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        make_dir(path)?;
         let group = Self { path: path.to_owned() };
         let cpu = limits.cpu_millis.map(|millis| format!("{} {PERIOD}", u64::from(millis) * PERIOD / 1000));
         let memory = limits.memory.map(|bytes| bytes.to_string());
@@ -260,6 +297,9 @@ mod tests {
             Some(wanted),
             "beside the one for the daemon itself"
         );
+        let apart = "0::/system.slice/meshd-jobs.service/meshd-runners\n";
+        let wanted = Path::new("/sys/fs/cgroup/system.slice/meshd-jobs.service");
+        assert_eq!(own_group(unified, apart).as_deref(), Some(wanted), "beside what starts jobs");
         let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         let own = "9:name=systemd:/\n4:memory:/x\n0::/\n";
@@ -285,6 +325,23 @@ mod tests {
         assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap(), "+cpu +memory");
         assert_eq!(groups.missing, ["pids"]);
         assert!(!own.join(UNITS).join("old.unit").exists(), "an empty group that was left is removed");
+    }
+
+    #[test]
+    fn no_room_is_made_where_systemd_starts_the_daemon_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let (main, jobs) = (temp.path().join("a.service"), temp.path().join("a-jobs.service"));
+        fs::create_dir_all(jobs.join(RUNNERS)).unwrap();
+        assert!(is_entered_by_systemd(&main), "219/CGROUP");
+        assert!(!is_entered_by_systemd(&jobs) && !is_entered_by_systemd(temp.path()));
+    }
+
+    #[test]
+    fn a_controller_that_version_1_has_is_told_from_others() {
+        let system = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t4\t1\nmemory\t0\t5\t1\n";
+        let found = ["cpu", "memory", "pids"].map(|name| is_version_1(system, name));
+        assert_eq!(found, [true, false, false], "one that is not listed is of a later kernel");
+        assert!(!is_version_1("", "cpu"));
     }
 
     #[test]

@@ -36,6 +36,8 @@ mod store;
 pub mod unit;
 mod units;
 
+pub(crate) use cgroup::check_limits;
+
 pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};

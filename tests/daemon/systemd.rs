@@ -1,5 +1,5 @@
-//! What systemd learns of the daemon, read from a socket as systemd gives it; and that no job can speak for the daemon.
-//! A real systemd is in tests/system.
+//! What systemd learns of the daemon, read from a socket as systemd gives it; that no job can speak for the daemon; and
+//! limits where the system has none to give. A real systemd is in tests/system.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -67,4 +67,27 @@ fn a_job_does_not_get_what_systemd_gave_to_the_daemon() {
     });
     assert!(output.contains("PATH="), "{output}");
     assert!(!output.contains("NOTIFY_SOCKET") && !output.contains("WATCHDOG_USEC"), "{output}");
+}
+
+#[test]
+fn limits_are_refused_by_name_where_the_system_has_cgroup_v1() {
+    let system = fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let memory = system.lines().find_map(|line| line.strip_prefix("memory\t")?.split('\t').next());
+    if memory.is_none_or(|hierarchy| hierarchy == "0") {
+        println!("nothing shown: the controller memory is not in cgroup v1 here");
+        return;
+    }
+    let node = Node::start("n1", json!([]));
+    let limited = json!([{"work-command": {"worktype": "sh", "command": "sh", "memory": 1 << 20}}]);
+    node.configure("n1", json!({}), limited);
+    let refusal = "work type sh: memory: this system has cgroup v1 for that";
+    let answer = node.reload();
+    assert!(answer["Error"].as_str().unwrap_or_default().contains(refusal), "{answer}");
+    let config = node.dir.path().join("c.yml");
+    for arguments in [vec!["check", "--running"], vec!["--config"]] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_meshd")).args(&arguments).arg(&config).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        assert!(!output.status.success() && text.contains(refusal), "{arguments:?}: {text}");
+    }
 }

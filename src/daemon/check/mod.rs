@@ -18,13 +18,14 @@ use std::process::ExitCode;
 use rustix::fs::{Access, FlockOperation, access, flock};
 use socket2::{Socket, Type};
 
+use super::wiring;
 use crate::config::components::{Claim, Trust};
 use crate::config::{
     self, ADVICE, Component, Config, ControlListener, Environment, HostPort, Invocation, Link,
 };
 use crate::os::address::{bind, open_first};
 use crate::os::container;
-use crate::work::limits::Limits;
+use crate::work::{self, limits::Limits};
 
 /// The rest of the arguments, if they ask for a check.
 pub(super) fn asked(args: &[String]) -> Option<&[String]> {
@@ -111,6 +112,7 @@ fn findings(config: &Config, running: bool) -> Findings {
         findings.program(&what, &python.command);
         findings.surroundings(&what, &python.limits);
     }
+    findings.list.extend(work::check_limits(&wiring::work_types(config)).err());
     findings.profiles(config);
     findings.keys(config);
     findings.controller(config);

@@ -174,13 +174,13 @@ impl Local {
             return None;
         }
         let found = self.cgroups.get_or_init(|| {
-            let found = Cgroups::find();
+            let found = Cgroups::find(self.spawner.pid());
             match &found {
                 Ok(groups) if groups.missing.is_empty() => {}
                 Ok(groups) => tracing::warn!(
                     missing = groups.missing.join(" "),
-                    "limits of work types are not enforced: the daemon's own cgroup does not offer these controllers; \
-                     with systemd, set Delegate=yes"
+                    "limits of work types are not enforced: the node's cgroup does not offer these controllers; under \
+                     systemd, start NAME-jobs.service for a node of NAME.service, as meshd-jobs.service does, and restart it"
                 ),
                 Err(error) => tracing::warn!(
                     %error,

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -17,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::os::readiness;
+use crate::work::cgroup;
 
 use super::{Job, MAX_MESSAGE, Outcome, Reply, SPAWNER_ARGUMENT};
 
@@ -58,18 +60,25 @@ type Answer = oneshot::Sender<Started>;
 #[derive(Debug, Clone)]
 pub(crate) struct SpawnerHandle {
     requests: mpsc::Sender<(Job, Answer)>,
+    /// The process ID of the spawner, of which there may be another by now.
+    pid: Arc<AtomicU32>,
 }
 
 impl SpawnerHandle {
     /// Starts the spawner.
     pub(crate) fn start(executable: PathBuf) -> io::Result<Self> {
         let process = Process::start(&executable)?;
+        let pid = Arc::new(AtomicU32::new(process.child.id()));
         let (requests, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(
-            SpawnerConnection { executable, process, waiting: BTreeMap::new(), unsent: VecDeque::new() }
-                .run(queue),
-        );
-        Ok(Self { requests })
+        let (waiting, unsent) = (BTreeMap::new(), VecDeque::new());
+        let connection = SpawnerConnection { executable, process, pid: pid.clone(), waiting, unsent };
+        tokio::spawn(connection.run(queue));
+        Ok(Self { requests, pid })
+    }
+
+    /// The spawner's process ID.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
     }
 
     /// Has a unit's command started.
@@ -110,6 +119,7 @@ impl Process {
         let child = command.spawn()?;
         // Before it is asked for anything.
         crate::os::rlimit::restore_for(child.id());
+        cgroup::move_apart(child.id());
         Ok(Self { socket, child })
     }
 }
@@ -117,6 +127,7 @@ impl Process {
 struct SpawnerConnection {
     executable: PathBuf,
     process: Process,
+    pid: Arc<AtomicU32>,
     /// Requests without an answer, by directory.
     waiting: BTreeMap<PathBuf, (Job, Answer)>,
     unsent: VecDeque<PathBuf>,
@@ -173,6 +184,7 @@ impl SpawnerConnection {
         for _ in 0..RESTARTS {
             match Process::start(&self.executable) {
                 Ok(process) => {
+                    self.pid.store(process.child.id(), Ordering::Relaxed);
                     self.process = process;
                     self.unsent = self.waiting.keys().cloned().collect();
                     return;

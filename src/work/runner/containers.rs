@@ -19,7 +19,7 @@ use rustix::process::Uid;
 
 use super::fork;
 use super::processes::{Process, is_apart, words};
-use super::start::Rights;
+use super::start::{Rights, set_runtime_dir};
 
 const ENGINES: [&str; 2] = ["podman", "docker"];
 /// How ansible-runner begins the name of a container, and of a directory with a login; and all the files that it writes
@@ -63,12 +63,9 @@ impl Containers {
             command.args(["rm", "-f", &name]).current_dir("/");
             if let Some(rights) = rights {
                 let user = User::from_uid(rights.user).ok().flatten();
-                command.env_remove("XDG_RUNTIME_DIR").envs(user.map(|user| ("HOME", user.dir)));
-                let runtime = format!("/run/user/{}", rights.user);
-                if Path::new(&runtime).is_dir() {
-                    command.env("XDG_RUNTIME_DIR", runtime);
-                }
+                command.envs(user.map(|user| ("HOME", user.dir)));
             }
+            set_runtime_dir(&mut command, rights.map(|rights| rights.user));
             run(&mut command, rights);
         }
         for login in self.logins {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
@@ -20,6 +21,8 @@ use crate::work::command;
 use crate::work::limits::WhenFull;
 use crate::work::run_dir;
 use crate::work::store::UnitDir;
+
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 /// A command that runs.
 pub(super) struct Running {
@@ -132,6 +135,8 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         }
         None => None,
     };
+    let user = rights.as_ref().map(|rights| rights.user);
+    set_runtime_dir(command, user);
     command.envs(&limits.env).env(leftovers::MARK, dir.path());
     if let Some(path) = &job.run_dir {
         let owner = rights.as_ref().map(|rights| {
@@ -143,6 +148,19 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         command.env(run_dir::VARIABLE, path);
     }
     Ok(rights)
+}
+
+/// Tells a command of the directory that systemd-logind keeps for a user, by default this process's own, who gets none by
+/// the unit of a service. Rootless podman keeps its state there.
+pub(super) fn set_runtime_dir(command: &mut Command, user: Option<Uid>) {
+    if user.is_none() && std::env::var_os(RUNTIME_DIR).is_some() {
+        return;
+    }
+    command.env_remove(RUNTIME_DIR);
+    let directory = format!("/run/user/{}", user.unwrap_or_else(nix::unistd::geteuid));
+    if Path::new(&directory).is_dir() {
+        command.env(RUNTIME_DIR, directory);
+    }
 }
 
 impl Rights {
