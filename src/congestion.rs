@@ -43,6 +43,14 @@ impl Congestion {
         }
     }
 
+    /// As the kernel calls it, too.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bbr => "bbr",
+            Self::Cubic => "cubic",
+        }
+    }
+
     pub(crate) fn factory(self, first_window: u64) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Self::Bbr => Arc::new(DeliveryRate { first_window }),

@@ -18,6 +18,7 @@ use super::listener::{self, Listener, REBIND_LIMIT, accept_tcp};
 use super::session::{TransportReader, TransportWriter};
 use super::tls::{self, Connected, Io};
 use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionInfo, Writer};
+use crate::congestion::Congestion;
 use crate::os::{self, address::resolve};
 use crate::tls::{ClientProfile, ServerProfile};
 
@@ -48,12 +49,14 @@ pub struct TcpListenOptions {
     pub bind: String,
     /// How to speak TLS; plain TCP without.
     pub tls: Option<ServerProfile>,
+    /// How its connections react to congestion; as the kernel sees fit without.
+    pub congestion: Option<Congestion>,
 }
 
 impl TcpListenOptions {
     /// Joins host and port; a bare IPv6 address gets its brackets.
     pub fn new(host: &str, port: u16) -> Self {
-        Self { bind: join(host, port), tls: None }
+        Self { bind: join(host, port), tls: None, congestion: None }
     }
 
     /// The same over TLS.
@@ -73,6 +76,8 @@ pub struct TcpDialOptions {
     pub address: String,
     /// How to speak TLS; plain TCP without. The server's certificate must name the host dialled.
     pub tls: Option<ClientProfile>,
+    /// How the connection reacts to congestion; as the kernel sees fit without.
+    pub congestion: Option<Congestion>,
 }
 
 impl TcpDialOptions {
@@ -91,6 +96,9 @@ pub(super) fn join(host: &str, port: u16) -> String {
 
 pub(super) async fn listen(options: &TcpListenOptions) -> io::Result<Listener> {
     let socket = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, os::tcp::listen).await?;
+    if let Some(congestion) = options.congestion {
+        os::tcp::set_congestion(&socket, congestion.name())?;
+    }
     let (local, tls) = (socket.local_addr()?, options.tls.clone());
     let transport = options.transport();
     Ok(Listener::serve(transport, local, |name, sessions| {
@@ -115,6 +123,10 @@ pub(super) async fn dial(options: &TcpDialOptions) -> Result<Session, DialFailur
         Ok(connected) => connected?,
         Err(_elapsed) => return Err(DialFailure::TimedOut { address: address.clone(), limit: DIAL_LIMIT }),
     };
+    if let Some(congestion) = options.congestion {
+        os::tcp::set_congestion(&stream, congestion.name())
+            .map_err(|source| DialFailure::Connect { address: address.clone(), source })?;
+    }
     let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
     let connected = tls::connect(stream, options.tls.as_ref(), host, address).await?;
     Ok(session(connected, address.clone(), Direction::Outbound))

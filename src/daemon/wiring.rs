@@ -47,11 +47,13 @@ pub(super) fn link_spec(link: &Link, profiles: &Profiles) -> std::io::Result<Lin
     let spec = match link {
         Link::TcpListener(listener) => {
             let HostPort { host, port } = &listener.bind;
-            let options = TcpListenOptions::new(host, *port).with_tls(server(&listener.tls)?);
+            let new = TcpListenOptions::new(host, *port).with_tls(server(&listener.tls)?);
+            let options = TcpListenOptions { congestion: listener.congestion, ..new };
             listen(ListenSpec::Tcp(options), &listener.policy)
         }
         Link::TcpPeer(peer) => {
-            let options = TcpDialOptions { address: peer.address.to_string(), tls: client(&peer.tls)? };
+            let (address, tls) = (peer.address.to_string(), client(&peer.tls)?);
+            let options = TcpDialOptions { address, tls, congestion: peer.congestion };
             dial(DialSpec::Tcp(options), peer.redial, &peer.policy)
         }
         Link::UdpListener(listener) => {

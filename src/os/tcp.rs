@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use socket2::{SockRef, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,4 +25,16 @@ pub(crate) fn tune(stream: &TcpStream, keepalive: &TcpKeepalive) {
     if let Err(error) = tuned {
         debug!(%error, "failed to set options of a TCP connection");
     }
+}
+
+/// Sets how a socket, and what it accepts, reacts to congestion.
+///
+/// # Errors
+/// If the kernel does not have that, or does not let this program use it.
+pub(crate) fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|error| {
+        let what = format!("the kernel does not offer the congestion control {name}");
+        let list = "net.ipv4.tcp_allowed_congestion_control lists what it offers";
+        io::Error::new(error.kind(), format!("{what} ({error}); {list}"))
+    })
 }

@@ -50,7 +50,9 @@ async fn is_reached(spec: ListenSpec, to: impl Fn(SocketAddr) -> DialSpec) {
 
 #[tokio::test]
 async fn tcp_is_reached_on_both_families() {
-    let to = |address: SocketAddr| DialSpec::Tcp(TcpDialOptions { address: address.to_string(), tls: None });
+    let to = |address: SocketAddr| {
+        DialSpec::Tcp(TcpDialOptions { address: address.to_string(), tls: None, congestion: None })
+    };
     let test = is_reached(ListenSpec::Tcp(TcpListenOptions::new(ALL, 0)), to);
     tokio::time::timeout(DEADLINE, test).await.expect("the test hangs");
 }

@@ -39,11 +39,11 @@ impl Harness for TcpHarness {
     }
 
     fn same(&self, listener: &Listener) -> ListenSpec {
-        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr(), tls: None })
+        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr(), tls: None, congestion: None })
     }
 
     fn to(&self, listener: &Listener) -> DialSpec {
-        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr(), tls: None })
+        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr(), tls: None, congestion: None })
     }
 }
 
@@ -95,11 +95,19 @@ impl Harness for TlsHarness {
     }
 
     fn same(&self, listener: &Listener) -> ListenSpec {
-        ListenSpec::Tcp(TcpListenOptions { bind: listener.local_addr(), tls: Some(self.server.clone()) })
+        ListenSpec::Tcp(TcpListenOptions {
+            bind: listener.local_addr(),
+            tls: Some(self.server.clone()),
+            congestion: None,
+        })
     }
 
     fn to(&self, listener: &Listener) -> DialSpec {
-        DialSpec::Tcp(TcpDialOptions { address: listener.local_addr(), tls: Some(self.client.clone()) })
+        DialSpec::Tcp(TcpDialOptions {
+            address: listener.local_addr(),
+            tls: Some(self.client.clone()),
+            congestion: None,
+        })
     }
 }
 

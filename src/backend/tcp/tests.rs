@@ -6,16 +6,18 @@ use super::*;
 use crate::backend::{ListenSpec, Listener};
 
 async fn listener(bind: &str) -> Listener {
-    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None })).await.expect(bind)
+    Listener::bind(&ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None, congestion: None }))
+        .await
+        .expect(bind)
 }
 
 async fn bind_error(bind: &str) -> String {
-    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None });
+    let spec = ListenSpec::Tcp(TcpListenOptions { bind: bind.to_owned(), tls: None, congestion: None });
     Listener::bind(&spec).await.expect_err(bind).to_string()
 }
 
 async fn dial_text(address: &str) -> Result<Session, DialFailure> {
-    dial(&TcpDialOptions { address: address.to_owned(), tls: None }).await
+    dial(&TcpDialOptions { address: address.to_owned(), tls: None, congestion: None }).await
 }
 
 #[test]
@@ -139,4 +141,23 @@ async fn an_attempt_without_an_answer_is_followed_by_others() {
         assert_eq!(connected.await, ended, "{lost} are lost");
         assert!(attempts <= MOST_ATTEMPTS);
     }
+}
+
+#[tokio::test]
+async fn both_ends_react_to_congestion_as_configured() {
+    // What every kernel has, and lets everybody use.
+    let congestion = Some(Congestion::Cubic);
+    let options = TcpListenOptions { congestion, ..TcpListenOptions::new("127.0.0.1", 0) };
+    let mut listener = Listener::bind(&ListenSpec::Tcp(options)).await.expect("bind");
+    let dialed = dial(&TcpDialOptions { address: listener.local_addr(), tls: None, congestion }).await;
+    for session in [dialed.expect("dial"), listener.accept().await.expect("accept")] {
+        let TransportWriter::Tcp(writer) = &session.writer.transport else {
+            panic!("not TCP: {:?}", session.info)
+        };
+        let stream: &TcpStream = writer.frames.io().as_ref();
+        assert!(SockRef::from(stream).tcp_congestion().unwrap().starts_with(b"cubic"));
+    }
+    let socket = TcpSocket::new_v4().unwrap();
+    let error = os::tcp::set_congestion(&socket, "no-such").expect_err("no kernel has it").to_string();
+    assert!(error.contains("does not offer the congestion control no-such"), "{error}");
 }

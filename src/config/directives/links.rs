@@ -19,6 +19,8 @@ directive! {
         bind "port": TcpBind [required, bare],
         /// tls-server profile
         tls: Option<TlsServerName>,
+        /// congestion control: bbr, or cubic; the kernel's if not given
+        congestion: Option<Congestion>,
         /// what holds for its links
         policy: ListenPolicy,
     }
@@ -34,6 +36,8 @@ directive! {
         redial: bool = "true",
         /// tls-client profile
         tls: Option<TlsClientName>,
+        /// congestion control: bbr, or cubic; the kernel's if not given
+        congestion: Option<Congestion>,
         /// what holds for the link
         policy: DialPolicy,
     }
