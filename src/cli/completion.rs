@@ -8,13 +8,13 @@ use clap::{Args, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::endpoint::{DEFAULT_SOCKETS, Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
-use super::operation::Operation;
 use super::output::Output;
 use super::target::usual_socket;
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Question};
 use crate::rpc::{Client, Deadlines};
 
 /// Set by the shell's script when it asks for completions.
@@ -54,17 +54,23 @@ pub(super) fn answer(args: &[OsString]) -> bool {
 
 /// Numbers of jobs, newest first.
 pub(super) fn jobs() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| names("job.list", "jobs", "id", "name"))
+    candidates(operation::list_jobs(JobFilter::default()), |answer| {
+        answer.jobs.into_iter().map(|job| (job.id.to_string(), Some(job.name))).collect()
+    })
 }
 
 /// Names of instances.
 pub(super) fn instances() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| names("instance.list", "instances", "name", "node_type"))
+    candidates(operation::list_instances(InstanceFilter::default()), |answer| {
+        answer.instances.into_iter().flatten().map(|one| (one.name, Some(one.node_type))).collect()
+    })
 }
 
 /// Names of groups.
 pub(super) fn groups() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| names("group.list", "groups", "name", ""))
+    candidates(operation::list_groups(), |answer| {
+        answer.groups.into_iter().map(|group| (group.name, None)).collect()
+    })
 }
 
 /// Playbooks in this directory, or in the project of a runner's.
@@ -78,18 +84,21 @@ pub(super) fn playbooks() -> ArgValueCandidates {
     })
 }
 
-fn names(op: &'static str, list: &str, key: &str, help: &str) -> Vec<CompletionCandidate> {
-    let answer = ask(op).unwrap_or_default();
-    let rows = answer[list].as_array().into_iter().flatten().enumerate();
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let candidate = |(at, row): (usize, &Value)| {
-        let help = row[help].as_str().map(|help| help.to_owned().into());
-        CompletionCandidate::new(text(&row[key])).help(help).display_order(Some(at))
-    };
-    rows.map(candidate).collect()
+/// What an answer has, with a word about each.
+fn candidates<A: DeserializeOwned + 'static>(
+    question: Question<A>,
+    names: fn(A) -> Vec<(String, Option<String>)>,
+) -> ArgValueCandidates {
+    ArgValueCandidates::new(move || {
+        let names = ask(&question).map(names).unwrap_or_default().into_iter().enumerate();
+        let candidate = |(at, (name, help)): (usize, (String, Option<String>))| {
+            CompletionCandidate::new(name).help(help.map(Into::into)).display_order(Some(at))
+        };
+        names.map(candidate).collect()
+    })
 }
 
-fn ask(op: &'static str) -> Option<Value> {
+fn ask<A: DeserializeOwned>(question: &Question<A>) -> Option<A> {
     let endpoint = match socket(
         &std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>(),
     ) {
@@ -99,7 +108,7 @@ fn ask(op: &'static str) -> Option<Value> {
     let deadlines = Deadlines { connect: PATIENCE, answer: PATIENCE, ..Deadlines::default() };
     let client = Client::new(EndpointDialer::new(endpoint, None), deadlines);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(Operation::new(op).ask(&client)).ok()
+    runtime.block_on(question.ask(&client)).ok().map(|answer| answer.report)
 }
 
 /// The socket on the line that is being completed, or of the environment.

@@ -7,9 +7,10 @@ use serde_json::json;
 
 use super::Context;
 use super::exit::{Exit, Failure};
-use super::operation::Operation;
+use super::operation::print_answer;
 use super::output::Output;
 use crate::controller::store::{self, POSTGRES_TOOLS};
+use crate::rpc::operation::{self, BackupPath, PolicyRun};
 
 /// Reads which store a node's configuration, a file or a directory, names. That is the daemon's knowledge; on failure it
 /// says everything that is wrong with the configuration.
@@ -84,17 +85,24 @@ impl ControllerVerb {
         output: Output,
         node_store: NodeStore,
     ) -> Result<Exit, Failure> {
-        let operation = match self {
-            Self::Restore(restore) => return restore.run(output, node_store),
-            Self::Ping => Operation::new("ping"),
-            Self::Policy { dry_run } => Operation::new("policy.run").with("dry_run", dry_run),
-            Self::Pause => Operation::new("pause"),
-            Self::Resume => Operation::new("resume"),
-            Self::ConfirmClock => Operation::new("clock.confirm"),
-            Self::Cleanup => Operation::new("cleanup"),
-            Self::Backup { file } => Operation::new("backup").with("path", absolute(&file)?),
-        };
-        operation.print(&context()?).await
+        if let Self::Restore(restore) = self {
+            return restore.run(output, node_store);
+        }
+        let context = &context()?;
+        match self {
+            Self::Restore(_) => Ok(Exit::Success),
+            Self::Ping => print_answer(context, operation::ping()).await,
+            Self::Policy { dry_run } => {
+                print_answer(context, operation::run_policies(PolicyRun { dry_run })).await
+            }
+            Self::Pause => print_answer(context, operation::pause()).await,
+            Self::Resume => print_answer(context, operation::resume()).await,
+            Self::ConfirmClock => print_answer(context, operation::confirm_clock()).await,
+            Self::Cleanup => print_answer(context, operation::clean_up()).await,
+            Self::Backup { file } => {
+                print_answer(context, operation::back_up(BackupPath { path: absolute(&file)? })).await
+            }
+        }
     }
 }
 

@@ -3,44 +3,38 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
-use serde_json::Value;
 
 use super::Context;
 use super::completion::instances;
 use super::exit::{Exit, Failure};
-use super::operation::{Columns, Operation, print_each, print_one};
+use super::operation::{Columns, given, print_answer, print_as, print_each, print_one, rows, yes};
+use crate::rpc::operation::{self, Answered, ByName, HealthCheck, InstanceFilter, Question};
+use crate::rpc::report::controller::{CandidateReport, Candidates, InstanceReport, Instances};
 
 /// How often a node that drains is asked for its jobs.
 const POLL: Duration = Duration::from_millis(500);
 
-const COLUMNS: Columns = (
-    "instances",
-    &[
-        ("NAME", "name"),
-        ("TYPE", "node_type"),
-        ("STATE", "node_state"),
-        ("ENABLED", "enabled"),
-        ("REACHABLE", "reachable"),
-        ("WHY", "why"),
-        ("CAPACITY", "capacity"),
-        ("USED", "consumed_capacity"),
-        ("JOBS", "jobs_running"),
-        ("VERSION", "version"),
-    ],
-);
+const COLUMNS: Columns<InstanceReport> = &[
+    ("NAME", |one| one.name.clone()),
+    ("TYPE", |one| one.node_type.clone()),
+    ("STATE", |one| one.node_state.clone()),
+    ("ENABLED", |one| yes(one.enabled)),
+    ("REACHABLE", |one| yes(one.reachable)),
+    ("WHY", |one| given(&one.why)),
+    ("CAPACITY", |one| one.capacity.to_string()),
+    ("USED", |one| one.consumed_capacity.to_string()),
+    ("JOBS", |one| one.jobs_running.to_string()),
+    ("VERSION", |one| given(&one.version)),
+];
 
-const FOUND: Columns = (
-    "found",
-    &[
-        ("NAME", "name"),
-        ("TYPE", "node_type"),
-        ("RUNNER", "runner"),
-        ("SIGNED", "secure"),
-        ("TLS", "tls"),
-        ("LAST SEEN", "last_seen"),
-    ],
-);
+const FOUND: Columns<CandidateReport> = &[
+    ("NAME", |one| one.name.clone()),
+    ("TYPE", |one| one.node_type.clone()),
+    ("RUNNER", |one| yes(one.runner)),
+    ("SIGNED", |one| yes(one.secure)),
+    ("TLS", |one| yes(one.tls)),
+    ("LAST SEEN", |one| one.last_seen.clone()),
+];
 
 /// Verbs of `meshctl instance`.
 #[derive(Debug, Subcommand)]
@@ -86,7 +80,7 @@ pub(super) enum InstanceVerb {
 }
 
 /// The name of an instance.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(super) struct Named {
     /// Its name
     #[arg(add = instances())]
@@ -102,7 +96,7 @@ pub(super) struct NamedAll {
 }
 
 /// What is registered.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(super) struct NewInstance {
     /// Its name
     name: String,
@@ -112,23 +106,21 @@ pub(super) struct NewInstance {
 }
 
 /// What is changed.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(super) struct InstanceSettings {
     /// Its name
     #[arg(add = instances())]
     name: String,
     /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
     #[arg(long = "adjustment", value_name = "SHARE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     capacity_adjustment: Option<f64>,
     /// Groups take it by their percentage and minimum
     #[arg(long, value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     managed_by_policy: Option<bool>,
 }
 
 /// How a node is removed.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(super) struct Removal {
     /// Its name
     #[arg(add = instances())]
@@ -143,46 +135,64 @@ pub(super) struct Removal {
 
 impl InstanceVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let each = |op, named: &NamedAll| {
-            let operations =
-                named.names.iter().map(move |name| Operation::new(op).with("name", name.as_str()));
-            operations.collect::<Vec<_>>()
-        };
-        match self {
-            Self::List { found: false } => Operation::new("instance.list").print_list(context, COLUMNS).await,
-            Self::List { found: true } => {
-                Operation::new("instance.list").with("found", true).print_list(context, FOUND).await
+        let question = match self {
+            Self::List { found } => {
+                let question = operation::list_instances(InstanceFilter { found });
+                return print_as(context, question, table).await;
             }
-            Self::Show(named) => Operation::of("instance.get", &named).print(context).await,
-            Self::Add { add, disabled } => {
-                Operation::of("instance.add", &add).with("enabled", !disabled).print(context).await
+            Self::Enable(named) => {
+                return print_each(context, each(&named, operation::enable_instance)).await;
             }
-            Self::Health { named, no_store } => {
-                Operation::of("instance.health", &named).with("store", !no_store).print(context).await
-            }
-            Self::Enable(named) => print_each(context, each("instance.enable", &named)).await,
             Self::Disable { named, wait } => {
-                let exit = print_each(context, each("instance.disable", &named)).await?;
+                let exit = print_each(context, each(&named, operation::disable_instance)).await?;
                 for name in named.names.iter().filter(|_| wait) {
-                    print_one(context, &idle(context, name).await?)?;
+                    print_one(context, &idle(context, name).await?.json)?;
                 }
-                Ok(exit)
+                return Ok(exit);
             }
-            Self::Set(settings) => Operation::of("instance.set", &settings).print(context).await,
-            Self::Remove(removal) => {
-                let drain = removal.drain || !removal.dead;
-                Operation::of("instance.remove", &Removal { drain, ..removal }).print(context).await
+            Self::Remove(Removal { name, dead, drain: _ }) => {
+                let removal =
+                    operation::InstanceRemoval { name, dead, ..operation::InstanceRemoval::default() };
+                return print_answer(context, operation::remove_instance(removal)).await;
             }
+            Self::Show(Named { name }) => operation::get_instance(ByName { name }),
+            Self::Add { add: NewInstance { name, node_type }, disabled } => {
+                let (node_type, enabled) = (Some(node_type), Some(!disabled));
+                operation::add_instance(operation::NewInstance { name, node_type, enabled })
+            }
+            Self::Health { named: Named { name }, no_store } => {
+                operation::check_health(HealthCheck { name, store: no_store.then_some(false) })
+            }
+            Self::Set(InstanceSettings { name, capacity_adjustment, managed_by_policy }) => {
+                let set = operation::InstanceSettings { name, capacity_adjustment, managed_by_policy };
+                operation::set_instance(set)
+            }
+        };
+        print_answer(context, question).await
+    }
+}
+
+/// The same for each of several instances.
+fn each<A>(named: &NamedAll, question: fn(ByName) -> Question<A>) -> impl Iterator<Item = Question<A>> {
+    named.names.iter().map(move |name| question(ByName { name: name.clone() }))
+}
+
+/// Instances as a table, or the nodes that could become some.
+fn table(answer: &Answered<Instances>) -> String {
+    match &answer.report.found {
+        Candidates::These(found) => rows("found", found, FOUND),
+        Candidates::Count(_) => {
+            rows("instances", answer.report.instances.as_deref().unwrap_or_default(), COLUMNS)
         }
     }
 }
 
 /// The instance once nothing runs there.
-async fn idle(context: &Context, name: &str) -> Result<Value, Failure> {
-    let get = Operation::new("instance.get").with("name", name);
+async fn idle(context: &Context, name: &str) -> Result<Answered<InstanceReport>, Failure> {
+    let get = operation::get_instance(ByName { name: name.to_owned() });
     loop {
         let instance = get.ask(&context.client).await?;
-        if instance["jobs_running"] == 0 {
+        if instance.report.jobs_running == 0 {
             return Ok(instance);
         }
         tokio::time::sleep(POLL).await;

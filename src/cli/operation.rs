@@ -1,138 +1,54 @@
-//! Operations of a controller, asked for over the control socket, and what is printed of their results: JSON, or on a
-//! terminal tables. What operations there are is the node's business.
+//! What is printed of a controller's answers: the node's JSON, or on a terminal tables. What can be asked, and what the
+//! answers are, is `rpc`'s to say.
 
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::table;
 use super::terminal::{self, Colours};
-use crate::rpc::request::Request;
-use crate::rpc::{CallError, Client, ControlConnection};
+use crate::rpc::operation::{Answered, OperationError, Question};
 
-/// Where the result of a list is, and its columns: heading and key.
-pub(super) type Columns = (&'static str, &'static [(&'static str, &'static str)]);
-
-/// An operation with its arguments.
-#[derive(Debug, Clone)]
-pub(super) struct Operation {
-    name: &'static str,
-    arguments: Map<String, Value>,
-}
-
-/// Why an operation has no result.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OperationError {
-    /// No answer came.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The controller refuses.
-    #[error("{message}")]
-    Refused {
-        /// For programs, such as `store_away`.
-        code: String,
-        /// For people.
-        message: String,
-    },
-}
-
-impl OperationError {
-    /// Whether the same question may be answered a little later: the node or its store is away.
-    pub(super) fn is_temporary(&self) -> bool {
-        match self {
-            Self::Call(error) => match error {
-                CallError::Unreachable(_)
-                | CallError::TimedOut { .. }
-                | CallError::Closed(_)
-                | CallError::Io { .. }
-                | CallError::Absent { .. } => true,
-                CallError::NotControl { .. }
-                | CallError::Refused(_)
-                | CallError::Protocol { .. }
-                | CallError::Payload(_)
-                | CallError::Truncated { .. } => false,
-            },
-            Self::Refused { code, .. } => ["store_away", "owner_away"].contains(&code.as_str()),
-        }
-    }
-}
+/// The columns of a list: headings, and what stands below them.
+pub(super) type Columns<T> = &'static [(&'static str, fn(&T) -> String)];
 
 impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {
         match error {
             OperationError::Call(error) => error.into(),
-            OperationError::Refused { message, .. } => Self::new(Exit::Failed, message),
+            OperationError::Refused(refused) => Self::new(Exit::Failed, refused.message),
         }
     }
 }
 
-impl Operation {
-    /// One without arguments.
-    pub(super) fn new(name: &'static str) -> Self {
-        Self { name, arguments: Map::new() }
-    }
+/// Asks, and prints the answer.
+///
+/// # Errors
+/// The node cannot be reached or refuses, or standard output cannot be written.
+pub(super) async fn print_answer<A: DeserializeOwned>(
+    context: &Context,
+    question: Question<A>,
+) -> Result<Exit, Failure> {
+    print_one(context, &question.ask(&context.client).await?.json)
+}
 
-    /// One whose arguments are the fields of a struct.
-    pub(super) fn of(name: &'static str, fields: &impl Serialize) -> Self {
-        let arguments = match json!(fields) {
-            Value::Object(fields) => fields,
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                Map::new()
-            }
-        };
-        Self { name, arguments }
+/// Asks, and prints the answer: as JSON, or as this text for people.
+///
+/// # Errors
+/// As [`print_answer`].
+pub(super) async fn print_as<A: DeserializeOwned>(
+    context: &Context,
+    question: Question<A>,
+    text: impl FnOnce(&Answered<A>) -> String,
+) -> Result<Exit, Failure> {
+    let answer = question.ask(&context.client).await?;
+    if is_for_people(context) {
+        context.output.line(&text(&answer))?;
+    } else {
+        context.output.value(&answer.json)?;
     }
-
-    /// The same with one more argument.
-    pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.arguments.insert(key.to_owned(), value.into());
-        self
-    }
-
-    /// Has it carried out, and returns its result.
-    ///
-    /// # Errors
-    /// The node cannot be reached, or refuses.
-    pub(super) async fn ask(&self, client: &Client) -> Result<Value, OperationError> {
-        self.begin(client).await.map(|(result, _)| result)
-    }
-
-    /// The same; what else the node sends is behind the result, on the connection.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
-    pub(super) async fn begin(&self, client: &Client) -> Result<(Value, ControlConnection), OperationError> {
-        let mut operation = self.arguments.clone();
-        operation.insert("op".to_owned(), self.name.into());
-        let mut connection = client.connect().await?;
-        let mut answer = connection.command(&Request::Controller { operation }).await?;
-        if answer["ok"] == true {
-            return Ok((answer["result"].take(), connection));
-        }
-        let text = |key: &str| answer["error"][key].as_str();
-        let message = text("message").unwrap_or("the node did not say why it refuses").to_owned();
-        Err(OperationError::Refused { code: text("code").unwrap_or_default().to_owned(), message })
-    }
-
-    /// Has it carried out and prints its result.
-    ///
-    /// # Errors
-    /// Those of [`Self::ask`], or standard output cannot be written.
-    pub(super) async fn print(&self, context: &Context) -> Result<Exit, Failure> {
-        let result = self.ask(&context.client).await?;
-        print_one(context, &result)
-    }
-
-    /// Has it carried out and prints its result, a list.
-    ///
-    /// # Errors
-    /// As [`Self::print`].
-    pub(super) async fn print_list(&self, context: &Context, columns: Columns) -> Result<Exit, Failure> {
-        let result = self.ask(&context.client).await?;
-        let text = if is_for_people(context) { Some(rows(&result, columns)) } else { None };
-        print(context, &result, text)
-    }
+    Ok(Exit::Success)
 }
 
 /// Has the same done to each of several things, and prints what became of them. One that is refused does not keep the
@@ -140,14 +56,14 @@ impl Operation {
 ///
 /// # Errors
 /// The last refusal, or standard output cannot be written.
-pub(super) async fn print_each(
+pub(super) async fn print_each<A: DeserializeOwned>(
     context: &Context,
-    operations: impl IntoIterator<Item = Operation>,
+    questions: impl IntoIterator<Item = Question<A>>,
 ) -> Result<Exit, Failure> {
     let mut last = Ok(Exit::Success);
-    for operation in operations {
-        match operation.ask(&context.client).await {
-            Ok(result) => drop(print_one(context, &result)?),
+    for question in questions {
+        match question.ask(&context.client).await {
+            Ok(answer) => drop(print_one(context, &answer.json)?),
             Err(error) => {
                 if let Err(before) = std::mem::replace(&mut last, Err(error.into())) {
                     context.output.failure(&before);
@@ -163,18 +79,9 @@ pub(super) async fn print_each(
 /// # Errors
 /// Standard output cannot be written.
 pub(super) fn print_one(context: &Context, value: &Value) -> Result<Exit, Failure> {
-    let text = if is_for_people(context) { Some(describe(value)) } else { None };
-    print(context, value, text)
-}
-
-/// A result as JSON, or as the text for people if there is one.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub(super) fn print(context: &Context, value: &Value, text: Option<String>) -> Result<Exit, Failure> {
-    match text {
-        Some(text) => context.output.line(&text)?,
-        None => context.output.value(value)?,
+    match is_for_people(context) {
+        true => context.output.line(&describe(value))?,
+        false => context.output.value(value)?,
     }
     Ok(Exit::Success)
 }
@@ -184,14 +91,24 @@ pub(super) fn is_for_people(context: &Context) -> bool {
     !context.output.json && context.output.is_terminal()
 }
 
-/// A list as a table.
-pub(super) fn rows(answer: &Value, (list, columns): Columns) -> String {
-    let rows = answer[list].as_array().map(Vec::as_slice).unwrap_or_default();
-    if rows.is_empty() {
-        return format!("No {list}.");
+/// A list of things with this name as a table.
+pub(super) fn rows<T>(name: &str, list: &[T], columns: Columns<T>) -> String {
+    if list.is_empty() {
+        return format!("No {name}.");
     }
-    let rows = rows.iter().map(|row| columns.iter().map(|(_, key)| cell(&row[*key])).collect::<Vec<_>>());
-    table::render(columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>(), rows)
+    let headings: Vec<_> = columns.iter().map(|(heading, _)| *heading).collect();
+    let row = |one: &T| columns.iter().map(|(_, text)| line(&text(one))).collect::<Vec<_>>();
+    table::render(headings, list.iter().map(row))
+}
+
+/// Yes or no.
+pub(super) fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
+}
+
+/// A text that may be missing.
+pub(super) fn given(text: &Option<String>) -> String {
+    text.clone().unwrap_or_default()
 }
 
 /// Keys and values; what is a list of things is a table behind them.
@@ -227,17 +144,23 @@ fn is_table(value: &Value) -> bool {
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
-        Value::String(text) => text.lines().next().unwrap_or_default().to_owned(),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(is_so) => yes(*is_so),
         Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(", "),
         Value::Number(_) | Value::Object(_) => value.to_string(),
     };
-    terminal::shown(&text.replace('\t', " "), Colours::Dropped)
+    line(&text)
+}
+
+/// The first line of a text, as a terminal may have it.
+fn line(text: &str) -> String {
+    terminal::shown(&text.lines().next().unwrap_or_default().replace('\t', " "), Colours::Dropped)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -259,8 +182,8 @@ N  NODE
 
     #[test]
     fn a_list_is_a_table_of_the_columns() {
-        let answer = json!({"jobs": [{"id": 1, "ok": true, "more": 7}], "none": []});
-        assert_eq!(rows(&answer, ("jobs", &[("ID", "id"), ("OK", "ok")])), "ID  OK\n1   yes");
-        assert_eq!(rows(&answer, ("none", &[("ID", "id")])), "No none.");
+        const COLUMNS: Columns<(u8, bool)> = &[("ID", |one| one.0.to_string()), ("OK", |one| yes(one.1))];
+        assert_eq!(rows("jobs", &[(1, true)], COLUMNS), "ID  OK\n1   yes");
+        assert_eq!(rows("jobs", &[], COLUMNS), "No jobs.");
     }
 }

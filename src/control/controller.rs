@@ -5,12 +5,13 @@ use std::io;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
 
 use super::Context;
 use super::channel::Channel;
 use super::session::{Next, Peer};
+use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
 use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
@@ -18,18 +19,13 @@ pub(crate) trait Operations: Send + Sync + 'static {
     /// Carries out one operation for somebody with all rights, `unix:UID` or `cert:CN`.
     fn operate(
         &self,
-        operation: Map<String, Value>,
+        operation: Operation,
         who: String,
-    ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>>;
+    ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>>;
 }
 
-/// What an operation is answered with.
-pub(crate) struct OperationAnswer {
-    /// The whole answer, or the line before a stream.
-    pub line: Value,
-    /// What follows, up to the end of the connection.
-    pub rest: Option<Box<dyn OperationStream>>,
-}
+/// What an operation is answered with, and what follows, up to the end of the connection.
+pub(crate) type Operated = Result<(Answer, Option<Box<dyn OperationStream>>), OperationRefusal>;
 
 /// The bytes behind an answer.
 pub(crate) trait OperationStream: Send {
@@ -45,8 +41,11 @@ pub(super) async fn execute(
     peer: &Peer,
     operation: Map<String, Value>,
 ) -> io::Result<Next> {
-    let OperationAnswer { line, rest } = answer(context, peer, operation).await;
-    channel.answer(Ok(line)).await?;
+    let (answer, rest) = match operate(context, peer, operation).await {
+        Ok((answer, rest)) => (Ok(answer), rest),
+        Err(refused) => (Err(refused), None),
+    };
+    channel.answer(Ok(operation::line(&answer))).await?;
     let Some(mut rest) = rest else { return Ok(Next::Command) };
     // One piece at a time: a client that reads slowly makes nobody wait but its own session.
     while let Some(piece) = next_piece(channel, &mut *rest).await? {
@@ -65,21 +64,17 @@ async fn next_piece(channel: &mut Channel, rest: &mut dyn OperationStream) -> io
     }
 }
 
-async fn answer(context: &Context, peer: &Peer, operation: Map<String, Value>) -> OperationAnswer {
-    let refused = |code: &str, message: &str| {
-        let line = json!({"ok": false, "error": {"code": code, "message": message}});
-        OperationAnswer { line, rest: None }
-    };
+async fn operate(context: &Context, peer: &Peer, operation: Map<String, Value>) -> Operated {
+    let refused = |message: &str| Err(OperationRefusal::new(OperationCode::Refused, message));
     match (peer.origin, &peer.credentials) {
         (Origin::Unix, _) | (Origin::Tcp, CallerName::Certificate(_)) => {}
         (Origin::Tcp, CallerName::Unknown | CallerName::User(_)) => {
-            return refused("refused", "operations need the Unix socket or a client certificate");
+            return refused("operations need the Unix socket or a client certificate");
         }
-        (Origin::Mesh { .. }, _) => return refused("refused", "operations are not served over the mesh"),
+        (Origin::Mesh { .. }, _) => return refused("operations are not served over the mesh"),
     }
-    let who = peer.credentials.to_string();
-    match &context.controller {
-        Some(controller) => controller.operate(operation, who).await,
-        None => refused("refused", "this node is no control node: configure work-controller"),
-    }
+    let Some(controller) = &context.controller else {
+        return refused("this node is no control node: configure work-controller");
+    };
+    controller.operate(Operation::parse(operation)?, peer.credentials.to_string()).await
 }

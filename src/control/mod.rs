@@ -12,12 +12,12 @@ mod lines;
 pub(crate) mod listen;
 mod loglevel;
 mod node;
+mod observe;
 mod payload_trace;
 mod ping;
 pub(crate) mod reload;
 pub(crate) mod server;
 mod session;
-mod status;
 mod traceroute;
 mod work;
 
@@ -30,10 +30,11 @@ use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
-pub(crate) use controller::{OperationAnswer, OperationStream, Operations};
+pub(crate) use controller::{Operated, OperationStream, Operations};
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;
 pub(crate) use loglevel::LogLevels;
+pub(crate) use observe::Observer;
 pub(crate) use reload::{Reload, ReloadError};
 pub(crate) use server::{Server, ServerLimits};
 
@@ -56,8 +57,8 @@ pub(crate) struct Context {
     pub log: Arc<dyn LogLevels>,
     /// How much room command lines may take.
     pub lines: LineBudget,
-    /// What `status` shows as `Version`.
-    pub version: &'static str,
+    /// What reports are made of.
+    pub observer: Observer,
 }
 
 impl Context {

@@ -7,7 +7,6 @@ pub(super) mod repeat;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -17,11 +16,12 @@ use super::core::{ChildId, InstanceName, JobId};
 use super::driver::JobDriver;
 use super::driver::world::Mesh;
 use super::header::Header;
-use super::operations::{Operated, Refused};
+use super::operations::Operated;
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
 use crate::rpc::UnitState;
+use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::work::Registry;
 use crate::work::jobs::{JobReport, JobUnit};
 use crate::work::unit::UnitId;
@@ -122,12 +122,12 @@ impl Controller {
     /// Carries out an operation; without a store only what needs none.
     ///
     /// # Errors
-    /// [`Refused`]
-    pub async fn operate(&self, request: Map<String, Value>, who: &str) -> Result<Operated, Refused> {
+    /// [`OperationRefusal`]
+    pub async fn operate(&self, operation: Operation, who: &str) -> Result<Operated, OperationRefusal> {
         let service = self.service.borrow().clone();
         match service {
-            Some(service) => service.operate(request, who).await,
-            None => self.door.operate(&request).map(Operated::Done),
+            Some(service) => service.operate(operation, who).await,
+            None => self.door.operate(&operation).map(|answer| (answer, None)),
         }
     }
 

@@ -6,21 +6,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::Failure;
 use super::wiring::{MeshDialer, server_profile};
 use crate::config::{self, Config, Environment, Invocation};
-use crate::control::{OperationAnswer, OperationStream, Operations};
+use crate::control::{Operated, OperationStream, Operations};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{Doing, Mesh, NodeView};
-use crate::controller::operations::{self, JobStream, Operated};
+use crate::controller::operations::JobStream;
 use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::{self, Setup, store_options};
 use crate::controller::store::{Error, Options};
 use crate::node::NodeHandle;
+use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
@@ -147,17 +147,12 @@ impl Controller {
 impl Operations for Controller {
     fn operate(
         &self,
-        operation: Map<String, Value>,
+        operation: Operation,
         who: String,
-    ) -> Pin<Box<dyn Future<Output = OperationAnswer> + Send + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>> {
         Box::pin(async move {
-            let (result, rest) = match self.0.operate(operation, &who).await {
-                Ok(Operated::Done(result)) => (Ok(result), None),
-                Ok(Operated::Stream(result, stream)) => (Ok(result), Some(stream)),
-                Err(refused) => (Err(refused), None),
-            };
-            let rest = rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>);
-            OperationAnswer { line: operations::line(result), rest }
+            let (answer, rest) = self.0.operate(operation, &who).await?;
+            Ok((answer, rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>)))
         })
     }
 }

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
-use crate::control::{Context, LineBudget, Reload};
+use crate::control::{Context, LineBudget, Observer, Reload};
 use crate::controller::service;
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::stream::Streams;
@@ -165,6 +165,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     tokio::spawn(tls.watch(stop.clone()));
     let reloader = Reloader::new(log.clone(), config, sources, &warnings, controller.clone());
     let context = Context {
+        observer: Observer { node: node.clone(), tls: profiles.clone(), version: VERSION },
         node: node.clone(),
         streams,
         tls: profiles,
@@ -173,7 +174,6 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         controller: controller.clone().map(|controller| Arc::new(controller) as _),
         log: Arc::new(log),
         lines: LineBudget::default(),
-        version: VERSION,
     };
     reloader.start(Components::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop.clone());

@@ -18,8 +18,7 @@ pub type LinkCosts = BTreeMap<NodeId, Arc<Links>>;
 pub type Hops = BTreeMap<NodeId, NodeId>;
 
 /// What was counted since the start. Nothing is decided by these numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages that could not be read.
     pub malformed: u64,
@@ -73,8 +72,7 @@ pub struct Counters {
 
 /// What one neighbour has sent since its session began, and how much of that was of no use: it shows where a flood
 /// comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NeighborStats {
     /// Routing updates.
     pub updates: u64,
@@ -106,8 +104,7 @@ pub struct Neighbour {
 }
 
 /// How much is remembered at the moment. Each of these is bounded, whatever neighbours send.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Nodes whose links are known, this one aside.
     pub nodes: u64,

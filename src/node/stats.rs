@@ -4,8 +4,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::session::SessionShared;
 use crate::congestion::InFlight;
 use crate::mesh::{NeighborStats, Neighbour};
@@ -32,12 +30,10 @@ impl Traffic {
     }
 }
 
-/// One session with a neighbour, as it stands. Names are spelt as clients see them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+/// One session with a neighbour, as it stands.
+#[derive(Debug, Clone, PartialEq)]
 pub struct LinkStatus {
     /// The neighbour.
-    #[serde(rename = "NodeID")]
     pub node_id: NodeId,
     /// The session's number; a new one has a new number.
     pub session: u64,
@@ -49,8 +45,7 @@ pub struct LinkStatus {
     pub cost: Cost,
     /// The neighbour answers our probes: its silence is noticed within seconds.
     pub probed: bool,
-    /// Round trip in nanoseconds, if it is known.
-    #[serde(rename = "RTT", serialize_with = "nanoseconds")]
+    /// Round trip, if it is known.
     pub rtt: Option<Duration>,
     /// Share of the latest probes that stayed without an answer, from 0 to 1.
     pub probe_loss: f64,
@@ -70,10 +65,6 @@ pub struct LinkStatus {
     pub bytes_out: u64,
     /// What the neighbour sent about the mesh, and how much of that was dropped.
     pub told: NeighborStats,
-}
-
-fn nanoseconds<S: serde::Serializer>(time: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)).serialize(s)
 }
 
 impl LinkStatus {

@@ -23,9 +23,6 @@ use super::{Caller, CallerName, Origin, WorkError};
 /// The work type whose units are jobs.
 pub const CONTROLLER: &str = "controller";
 
-/// The work type whose units are operations of the controller.
-pub const OPERATION: &str = "controller-admin";
-
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between attempts to write an output or a status.
@@ -44,9 +41,6 @@ pub trait Jobs: Send + Sync + 'static {
     /// # Errors
     /// Its parameters are wrong, or the controller takes none.
     fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String>;
-
-    /// Carries out an operation, one JSON object, and returns the answer, one line.
-    fn operate(&self, operation: Vec<u8>, who: String) -> Act<'_, String>;
 
     /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
     fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
@@ -304,16 +298,6 @@ impl JobUnit {
             status.extra = Extra::Job(Box::new(extra));
         };
         self.put(how, change).await;
-    }
-
-    /// Ends it. Nothing else of its status changes.
-    pub(super) async fn end(&self, state: State, detail: &str) {
-        let size = self.output_size();
-        let event = Event::Reported(state, detail.to_owned(), size);
-        self.put(Durability::Durable, |status| {
-            status.life.apply(&event);
-        })
-        .await;
     }
 
     async fn put(&self, how: Durability, change: impl Fn(&mut Status)) {

@@ -198,20 +198,6 @@ def test_who_may_operate(nodes, door):
         assert (b'"event"' in text) == door.is_admin, (op, text)
 
 
-def test_who_may_submit_an_operation(nodes, door):
-    node, operation = nodes[door.node], b'{"op": "policy.run"}'
-    before = audited(node)
-    if door.is_admin:
-        unit = door.submit(nodes, "controller-admin", operation)
-        assert json.loads(node.results(unit))["ok"]
-        assert audited(node)[len(before) :] == [(door.launched_by, "policy.run", "")]
-        return
-    # Operations are never signed.
-    with refuses(node, "work type did not expect a signature" if door.signs else NO_CERTIFICATE):
-        door.submit(nodes, "controller-admin", operation)
-    assert audited(node) == before
-
-
 #: Headers that need admin rights, and why they are refused without.
 ADMIN_ALONE = [
     ({"kind": "project_update"}, "this kind of job runs on the control node itself: it needs admin rights"),

@@ -1,4 +1,4 @@
-"""What operators ask of a control node: output and events as streams, reruns, retention, controller-admin, backups."""
+"""What operators ask of a control node: output and events as streams, reruns, retention, backups."""
 
 import contextlib
 import json
@@ -82,7 +82,7 @@ def payload(node, unit):
 
 
 def children(node):
-    return [unit for unit, status in node.command("work list").items() if status["WorkType"] not in ("controller", "controller-admin")]
+    return [unit for unit, status in node.command("work list").items() if status["WorkType"] != "controller"]
 
 
 def refused(node, op, **arguments):
@@ -167,41 +167,15 @@ def test_policies_are_shown_and_run(alone):
     assert ask(alone, "policy.run")["dry_run"] is False
 
 
-def admin(node, operation):
-    command = [str(RECEPTORCTL), "--socket", str(node.socket), "work", "submit", "controller-admin", "--node", "control", "-p", "-", "-f"]
-    return subprocess.run(command, input=operation, capture_output=True, env=environment(), timeout=60)
-
-
-def test_an_operation_is_a_unit_of_controller_admin(alone):
-    done = admin(alone, b'{"op": "ping"}')
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 0 and answer["ok"] and answer["result"]["store"] == {"kind": "sqlite", "up": True, "error": None, "times_away": 0}, done
-    assert [one["node"] for one in answer["result"]["nodes"]] == ["control"] and answer["result"]["paused"] is False
-    for wrong, code in [(b"hello", b"bad_request"), (b'{"op": "nonsense"}', b"unknown_op"), (b'{"op": "job.output", "id": 1}', b"")]:
-        assert code in admin(alone, wrong).stdout
-    with alone.control() as client, pytest.raises(ControlError, match="longer than 1048576 bytes"):
-        client.submit("control", "controller-admin", b" " * (1 << 20) + b"{}")
+def test_a_ping_tells_the_store_and_the_nodes(alone):
+    answer = ask(alone, "ping")
+    assert answer["store"] == {"kind": "sqlite", "up": True, "error": None, "times_away": 0}
+    assert [one["node"] for one in answer["nodes"]] == ["control"] and answer["paused"] is False
     _, number = submit(alone, ident="w")
     assert job(alone, number)["launched_by"] == f"unix:{os.getuid()}"
     ended(alone, number)
-
-
-def test_the_unit_of_an_operation_releases_itself_ten_minutes_after_its_end(alone):
-    """Also where the node was away meanwhile: how old its end is, its status file says."""
-    units = {}
-    for minutes in (9, 11):
-        with alone.control() as client:
-            units[minutes] = client.submit("control", "controller-admin", b'{"op": "ping"}')["unitid"]
-        until("the answer", lambda u=units[minutes]: alone.unit(u)["StateName"] == "Succeeded")
-    alone.stop()
-    for minutes, unit in units.items():
-        ended_at = time.time() - 60 * minutes
-        os.utime(alone.unit_dir(unit) / "status", (ended_at, ended_at))
-    alone.start()
-    until("the old one to be released", lambda: units[11] not in alone.command("work list"))
-    assert not alone.unit_dir(units[11]).exists()
-    assert json.loads(alone.results(units[9]))["ok"]
-    alone.command(f"work release {units[9]}")
+    with alone.control() as client, pytest.raises(ControlError, match="unknown work type"):
+        client.submit("control", "controller-admin", b'{"op": "ping"}')
 
 
 def audited(node):
@@ -232,10 +206,6 @@ def test_what_operators_change_is_audited_with_who_did_it(alone, tmp_path):
     assert refused(alone, "group.delete", name="audited")["code"] == "not_found"
     me = f"unix:{os.getuid()}"
     assert audited(alone)[before:] == [(me, op, target) for op, _, target in asked]
-    with alone.control() as client:
-        unit = client.submit("control", "controller-admin", b'{"op": "policy.run"}')["unitid"]
-    alone.results(unit)
-    assert audited(alone)[-1] == (me, "policy.run", "")
 
 
 def test_a_backup_under_load_has_the_jobs(alone, tmp_path):

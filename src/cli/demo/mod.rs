@@ -11,12 +11,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::mesh::{DemoMesh, NODES};
 use super::exit::{Exit, Failure};
-use super::operation::Operation;
 use super::output::{Output, interrupted};
+use crate::rpc::operation::{self, InstanceFilter, JobFilter};
+use crate::rpc::report::controller::JobReport;
+use crate::rpc::report::{JobState, Lenient};
+
+/// The state that every job of the story is to end in.
+const SUCCESSFUL: Lenient<JobState> = Lenient::Known(JobState::Successful);
 
 /// How long a node may take to answer, or to begin a job.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,14 +57,13 @@ impl Demo {
         if output.json {
             output.value(&json!({"jobs": jobs, "kept": self.keep, "mesh": mesh.describe()}))?;
         }
-        let all = jobs.as_array().into_iter().flatten();
-        let has_failed = all.clone().count() == 0 || all.clone().any(|job| job["state"] != "successful");
+        let has_failed = jobs.is_empty() || jobs.iter().any(|job| job.state != SUCCESSFUL);
         Ok(if has_failed { Exit::Failed } else { Exit::Success })
     }
 }
 
 /// Tells the story; returns the jobs.
-async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
+async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Vec<JobReport>, Failure> {
     say(output, &format!("Starting four nodes in {} ...", mesh.directory().display()))?;
     mesh.write_files()?;
     let begun = Instant::now();
@@ -68,11 +72,11 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
     }
     say(output, &format!("  all of them answer after {:.2} s", begun.elapsed().as_secs_f64()))?;
     let control = mesh.client("control");
-    let list = Operation::new("instance.list");
+    let list = operation::list_instances(InstanceFilter::default());
     let is_ready = async || {
-        let answer = list.ask(&control).await.unwrap_or_default();
-        let all = answer["instances"].as_array().into_iter().flatten();
-        all.filter(|one| one["capacity"].as_u64().is_some_and(|capacity| capacity > 0)).count() == 3
+        let answer = list.ask(&control).await;
+        let all = answer.into_iter().flat_map(|answer| answer.report.instances).flatten();
+        all.filter(|one| one.capacity > 0).count() == 3
     };
     mesh.until("the controller to find three instances", DISCOVERY, is_ready).await?;
     say(
@@ -89,21 +93,24 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Value, Failure> {
     say(output, &format!("  jobs are run by {runner}"))?;
     mesh.run_script(output, &story::first(), &[]).await?;
 
-    let newest = Operation::new("job.list").with("limit", 1);
-    let runs =
-        async || newest.ask(&control).await.is_ok_and(|answer| answer["jobs"][0]["state"] == "running");
+    let newest = operation::list_jobs(JobFilter { limit: Some(1), ..JobFilter::default() });
+    let runs = async || {
+        let newest = newest.ask(&control).await;
+        newest.is_ok_and(|page| {
+            page.report.jobs.iter().any(|job| job.state == Lenient::Known(JobState::Running))
+        })
+    };
     mesh.until("the longer job to run", PATIENCE, runs).await?;
-    let job = newest.ask(&control).await?["jobs"][0].take();
-    let lost = job["execution_node"].as_str().unwrap_or_default().to_owned();
+    let job = newest.ask(&control).await?.report.jobs.pop().unwrap_or_default();
+    let lost = job.execution_node.unwrap_or_default();
     mesh.kill(&lost).await?;
-    mesh.run_script(output, &story::then(), &[("LOST", lost), ("JOB", job["id"].to_string())]).await?;
+    mesh.run_script(output, &story::then(), &[("LOST", lost), ("JOB", job.id.to_string())]).await?;
 
-    let jobs = Operation::new("job.list").ask(&control).await?["jobs"].take();
-    let all = jobs.as_array().map(Vec::as_slice).unwrap_or_default();
-    let done = all.iter().filter(|job| job["state"] == "successful").count();
+    let jobs = operation::list_jobs(JobFilter::default()).ask(&control).await?.report.jobs;
+    let done = jobs.iter().filter(|job| job.state == SUCCESSFUL).count();
     say(
         output,
-        &format!("\n{done} of {} jobs successful, {:.1} s", all.len(), begun.elapsed().as_secs_f64()),
+        &format!("\n{done} of {} jobs successful, {:.1} s", jobs.len(), begun.elapsed().as_secs_f64()),
     )?;
     Ok(jobs)
 }

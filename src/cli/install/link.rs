@@ -4,14 +4,13 @@
 use std::io;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cli::endpoint::{Endpoint, EndpointDialer};
-use crate::cli::status::{Report, without_nulls};
 use crate::config::{Config, HostPort};
+use crate::rpc::report::{self, node::NodeReport};
 use crate::rpc::request::Request;
 use crate::rpc::{CallError, Client, Deadlines};
 use crate::tls::ClientProfile;
@@ -56,7 +55,7 @@ async fn dial_one(config: &Config, address: &HostPort, tls: Option<&str>) -> io:
 
 /// The ID of the node that answers now at the control socket.
 pub(super) async fn running(config: &Config) -> Option<String> {
-    Some(status(&client(config)?).await.ok()?.node_id)
+    status(&client(config)?).await.ok()?.node_id
 }
 
 fn client(config: &Config) -> Option<Client> {
@@ -64,9 +63,9 @@ fn client(config: &Config) -> Option<Client> {
     Some(Client::new(EndpointDialer::new(Endpoint::Unix(socket), None), Deadlines::default()))
 }
 
-async fn status(client: &Client) -> Result<Report, CallError> {
+async fn status(client: &Client) -> Result<NodeReport, CallError> {
     let answer = client.command(&Request::Status { fields: None }).await?;
-    Ok(Report::deserialize(without_nulls(answer)).unwrap_or_default())
+    Ok(report::read(&answer).unwrap_or_default())
 }
 
 /// The neighbours of the node, once it has one; one that waits to be dialled need have none.
@@ -83,8 +82,9 @@ pub(super) async fn wait(config: &Config) -> Result<Vec<String>, String> {
         match status(&client).await {
             Err(error) => last = format!("{node} does not answer: {error}"),
             Ok(report) => {
-                let linked: Vec<String> = report.connections.into_iter().map(|link| link.node_id).collect();
-                if report.node_id == node.as_str() && (!dials || !linked.is_empty()) {
+                let linked: Vec<String> =
+                    report.connections.into_iter().flatten().map(|link| link.node_id).collect();
+                if report.node_id.as_deref() == Some(node.as_str()) && (!dials || !linked.is_empty()) {
                     return Ok(linked);
                 }
                 last = format!("{node} runs, but has no link after {} s", LINK.as_secs());

@@ -6,12 +6,12 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use zip::ZipArchive;
 
 use super::transmit::nameless_file;
 use crate::cli::exit::{Exit, Failure};
 use crate::controller::stream::Letters;
+use crate::rpc::report::controller::JobReport;
 
 const EVENTS: &str = "job_events";
 /// What a file takes on a disk at least.
@@ -90,9 +90,9 @@ impl Artifacts {
     }
 
     /// The job has ended: says how, if its runner could not.
-    pub(super) fn finish(&self, job: &Value) -> Result<(), Failure> {
-        let code = job["rc"].as_i64().map(|code| code.to_string());
-        for (name, text) in [("status", job["state"].as_str().map(str::to_owned)), ("rc", code)] {
+    pub(super) fn finish(&self, job: &JobReport) -> Result<(), Failure> {
+        let code = job.rc.map(|code| code.to_string());
+        for (name, text) in [("status", Some(job.state.to_string())), ("rc", code)] {
             let path = self.directory.join(name);
             if let (Some(text), false) = (text, path.exists()) {
                 self.write(&path, text.as_bytes())?;

@@ -3,22 +3,23 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::Operation;
 use crate::cli::output::Output;
-use crate::controller::core::JobState;
+use crate::rpc::operation::{self, Answered, ById, OutputPart, Question};
+use crate::rpc::report::JobState;
+use crate::rpc::report::controller::{JobDetail, JobReport, OutputBegins};
 use crate::rpc::{Client, ControlConnection, Deadlines};
 
 /// Time between two attempts to reach a node, and between two questions for a job's end.
 const POLL: Duration = Duration::from_millis(500);
 const CHUNK: usize = 256 << 10;
 /// The code of a playbook that ran and failed; others are the runner's.
-const PLAYBOOK_CODES: std::ops::RangeInclusive<u64> = 1..=63;
+const PLAYBOOK_CODES: std::ops::RangeInclusive<u8> = 1..=63;
 
 /// The number of a job.
 pub(super) type JobId = i64;
@@ -69,7 +70,7 @@ impl OutputOf {
         loop {
             if self.connection.is_none() {
                 let (answer, connection) = begin(&self.client, self.output, &self.question()).await?;
-                self.size = self.size.or(answer["size"].as_u64());
+                self.size = self.size.or(Some(answer.report.size));
                 self.connection = Some(connection);
                 self.is_idle = true;
             }
@@ -90,9 +91,9 @@ impl OutputOf {
         }
     }
 
-    fn question(&self) -> Operation {
-        let question = Operation::new("job.output").with("id", self.id).with("from", self.position);
-        question.with("attempt", self.attempt).with("follow", self.follow)
+    fn question(&self) -> Question<OutputBegins> {
+        let (id, from, attempt, follow) = (self.id, self.position, self.attempt, self.follow);
+        operation::read_output(OutputPart { id, from, attempt, follow })
     }
 
     /// Whether a connection that closed was the last one.
@@ -105,10 +106,11 @@ impl OutputOf {
             }
             return Ok(self.position >= size);
         }
-        let job = ask(&self.client, self.output, &Operation::new("job.get").with("id", self.id)).await?;
-        let size = job["output_bytes"].as_u64().unwrap_or(0);
+        let get = operation::get_job(ById { id: self.id });
+        let job = ask(&self.client, self.output, &get).await?.report;
         // What still did not come over a second connection will not come.
-        Ok(is_final(&job) && (self.is_idle || self.attempt.is_some() || self.position >= size))
+        Ok(is_final(&job.job)
+            && (self.is_idle || self.attempt.is_some() || self.position >= job.output_bytes))
     }
 }
 
@@ -117,27 +119,27 @@ impl OutputOf {
 /// # Errors
 /// There is none of that number, or the node stays away.
 pub(super) async fn has_ended(context: &Context, id: JobId) -> Result<bool, Failure> {
-    let get = Operation::new("job.get").with("id", id);
-    Ok(is_final(&ask(&context.client, context.output, &get).await?))
+    let get = operation::get_job(ById { id });
+    Ok(is_final(&ask(&context.client, context.output, &get).await?.report.job))
 }
 
 /// Requests a cancel, again and again while the node or its store is away.
 ///
 /// # Errors
 /// It is refused, or the node stays away.
-pub(super) async fn cancel(context: &Context, id: JobId) -> Result<Value, Failure> {
-    ask(&context.client, context.output, &Operation::new("job.cancel").with("id", id)).await
+pub(super) async fn cancel(context: &Context, id: JobId) -> Result<(), Failure> {
+    ask(&context.client, context.output, &operation::cancel_job(ById { id })).await.map(drop)
 }
 
 /// A job once it has ended.
 ///
 /// # Errors
 /// There is none of that number, or the node stays away.
-pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Value, Failure> {
-    let get = Operation::new("job.get").with("id", id);
+pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Answered<JobDetail>, Failure> {
+    let get = operation::get_job(ById { id });
     loop {
         let job = ask(&context.client, context.output, &get).await?;
-        if is_final(&job) {
+        if is_final(&job.report.job) {
             return Ok(job);
         }
         sleep(POLL).await;
@@ -145,12 +147,12 @@ pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Value, Fai
 }
 
 /// The exit code of a job that has ended.
-pub(super) fn exit_of(job: &Value) -> Exit {
-    match state(job) {
+pub(super) fn exit_of(job: &JobReport) -> Exit {
+    match job.state.known() {
         Some(JobState::Successful) => Exit::Success,
         Some(JobState::Failed) => {
-            let code = job["rc"].as_u64().filter(|code| PLAYBOOK_CODES.contains(code));
-            code.and_then(|code| u8::try_from(code).ok()).map_or(Exit::Failed, Exit::Playbook)
+            let code = job.rc.and_then(|code| u8::try_from(code).ok());
+            code.filter(|code| PLAYBOOK_CODES.contains(code)).map_or(Exit::Failed, Exit::Playbook)
         }
         None
         | Some(
@@ -160,32 +162,33 @@ pub(super) fn exit_of(job: &Value) -> Exit {
 }
 
 /// How a job ended and where, for people.
-pub(super) fn ending(id: JobId, job: &Value) -> String {
-    let text = |key: &str| job[key].as_str().filter(|text| !text.is_empty());
-    let node = text("execution_node").map(|node| format!(" on {node}")).unwrap_or_default();
-    let why = text("explanation").map(|why| format!(": {why}")).unwrap_or_default();
-    format!("Job {id} {}{node}{why}", text("state").unwrap_or("ended"))
+pub(super) fn ending(job: &JobReport) -> String {
+    let node = job.execution_node.as_ref().filter(|node| !node.is_empty());
+    let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
+    let why = Some(&job.explanation).filter(|why| !why.is_empty());
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    format!("Job {} {}{node}{why}", job.id, job.state)
 }
 
-/// The state of a job; `None` for one that we do not know.
-pub(super) fn state(job: &Value) -> Option<JobState> {
-    JobState::ALL.into_iter().find(|state| job["state"] == state.name())
-}
-
-fn is_final(job: &Value) -> bool {
-    state(job).is_none_or(JobState::is_final)
+/// A state that is unknown here is of a newer node, and nothing that a job goes on from.
+fn is_final(job: &JobReport) -> bool {
+    job.state.known().is_none_or(JobState::is_final)
 }
 
 /// Asks until the node is back, for as long as a node may be away.
-async fn ask(client: &Client, output: Output, what: &Operation) -> Result<Value, Failure> {
-    begin(client, output, what).await.map(|(result, _)| result)
-}
-
-async fn begin(
+async fn ask<A: DeserializeOwned>(
     client: &Client,
     output: Output,
-    what: &Operation,
-) -> Result<(Value, ControlConnection), Failure> {
+    what: &Question<A>,
+) -> Result<Answered<A>, Failure> {
+    begin(client, output, what).await.map(|(answer, _)| answer)
+}
+
+async fn begin<A: DeserializeOwned>(
+    client: &Client,
+    output: Output,
+    what: &Question<A>,
+) -> Result<(Answered<A>, ControlConnection), Failure> {
     let mut since = None;
     loop {
         match what.begin(client).await {
@@ -213,6 +216,7 @@ async fn begin(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::report;
     use serde_json::json;
 
     #[test]
@@ -228,7 +232,8 @@ mod tests {
             ("canceled", json!(null), 1),
             ("of tomorrow", json!(null), 1),
         ] {
-            assert_eq!(exit_of(&json!({"state": state, "rc": rc})).code(), code, "{state} {rc}");
+            let job: JobReport = report::read(&json!({"state": state, "rc": rc})).unwrap();
+            assert_eq!(exit_of(&job).code(), code, "{state} {rc}");
         }
     }
 }

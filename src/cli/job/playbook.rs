@@ -3,7 +3,6 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 
 use super::artifacts::Artifacts;
 use super::verbs::more_hosts;
@@ -11,8 +10,9 @@ use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 use crate::cli::table;
 use crate::cli::terminal::{Colours, shown};
-use crate::controller::core::JobKind;
 use crate::controller::stream::{Piece, Scanner};
+use crate::rpc::report::controller::{HostStats, JobDetail};
+use crate::rpc::report::{JobKind, Lenient};
 
 /// Longer lines are left out.
 const LONGEST_LINE: usize = 4 << 20;
@@ -124,40 +124,30 @@ impl Playbook {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub(super) fn finish(&mut self, job: &Value) -> Result<String, Failure> {
+    pub(super) fn finish(&mut self, detail: &JobDetail) -> Result<String, Failure> {
         if let Some(artifacts) = &self.artifacts {
-            artifacts.finish(job)?;
+            artifacts.finish(&detail.job)?;
         }
-        let is_shown = self.has_recap || job["kind"] == JobKind::AdHoc.name();
-        let hosts = job["host_stats"].as_object().filter(|hosts| !hosts.is_empty() && !is_shown);
-        let Some(hosts) = hosts else { return Ok(String::new()) };
-        const COUNTERS: [&str; 7] = ["ok", "changed", "dark", "failures", "skipped", "rescued", "ignored"];
+        let is_shown = self.has_recap || detail.job.kind == Lenient::Known(JobKind::AdHoc);
+        if is_shown || detail.host_stats.is_empty() {
+            return Ok(String::new());
+        }
         let headings =
             ["PLAY RECAP", "ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored"];
-        let rows = hosts.iter().map(|(host, counts)| {
-            let counts = COUNTERS.map(|key| counts[key].as_u64().unwrap_or(0).to_string());
-            std::iter::once(host.clone()).chain(counts).collect::<Vec<_>>()
+        let rows = detail.host_stats.iter().map(|(host, stats)| {
+            let HostStats { ok, changed, failures, dark, skipped, rescued, ignored } = *stats;
+            let counts = [ok, changed, dark, failures, skipped, rescued, ignored];
+            std::iter::once(host.clone()).chain(counts.map(|count| count.to_string())).collect::<Vec<_>>()
         });
-        let more = more_hosts(job, hosts.len())
-            .map(|more| {
-                format!(
-                    "{more}
-"
-                )
-            })
-            .unwrap_or_default();
-        Ok(format!(
-            "
-{}
-{more}",
-            shown(&table::render(headings, rows), Colours::Dropped)
-        ))
+        let more = more_hosts(detail).map(|more| format!("{more}\n")).unwrap_or_default();
+        Ok(format!("\n{}\n{more}", shown(&table::render(headings, rows), Colours::Dropped)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::report;
     use serde_json::json;
 
     const STREAM: &str = concat!(
@@ -200,7 +190,7 @@ mod tests {
     #[test]
     fn a_recap_is_made_only_if_none_was_printed() {
         let counts = json!({"ok": 2, "changed": 1, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
-        let job = json!({"host_stats": {"web": counts}});
+        let job = report::read(&json!({"host_stats": {"web": counts}})).unwrap();
         let mut playbook = Playbook::coloured(Colours::Dropped, None);
         text(&mut playbook, STREAM.as_bytes(), 100);
         let made = playbook.finish(&job).unwrap();
@@ -228,7 +218,7 @@ mod tests {
         );
         let text = text(&mut playbook, lines.as_bytes(), 7);
         assert_eq!(text, "\u{1b}[31mred�]52;c;eA==��2J�\n\n(�]0;PWNED�: it starts again)\n");
-        let host = json!({"host_stats": {"a\u{1b}]0;x\u{7}": {"ok": 1}}});
+        let host = report::read(&json!({"host_stats": {"a\u{1b}]0;x\u{7}": {"ok": 1}}})).unwrap();
         let recap = playbook.finish(&host).unwrap();
         assert!(recap.contains("a�]0;x�") && !recap.contains('\u{1b}'), "{recap}");
     }

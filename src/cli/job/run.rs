@@ -4,23 +4,23 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
-use super::follow::{JobId, OutputOf, cancel, ending, exit_of, final_job, state};
+use super::follow::{JobId, OutputOf, cancel, ending, exit_of, final_job};
 use super::pack::{Bundle, Typed};
 use super::playbook::Playbook;
 use super::submit::submit;
 use super::transmit::Stream;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::Operation;
 use crate::cli::output::{Interrupts, Output};
 use crate::cli::work::payload::Payload;
-use crate::controller::core::JobState;
+use crate::rpc::operation::{self, ById};
+use crate::rpc::report::JobState;
 
 /// How often a job that does not run yet is asked why.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -58,16 +58,16 @@ impl RunFlags {
             job = final_job(context, id) => job?,
             failure = interrupts.next() => return Err(left(context, id, failure)),
         };
-        let rest = playbook.finish(&job)?;
+        let (exit, rest) = (exit_of(&job.report.job), playbook.finish(&job.report)?);
         if output.json {
-            output.value(&job)?;
+            output.value(&job.json)?;
         } else {
             output.bytes(rest.as_bytes()).await?;
-            if exit_of(&job) != Exit::Success {
-                output.note(&ending(id, &job));
+            if exit != Exit::Success {
+                output.note(&ending(&job.report.job));
             }
         }
-        Ok(exit_of(&job))
+        Ok(exit)
     }
 }
 
@@ -129,7 +129,7 @@ async fn watch(
     }
 }
 
-async fn cancel_and_say(context: &Context, id: JobId) -> Result<Value, Failure> {
+async fn cancel_and_say(context: &Context, id: JobId) -> Result<(), Failure> {
     context
         .output
         .note(&format!("meshctl: cancelling job {id} and waiting for its end; Ctrl-C again leaves it"));
@@ -143,13 +143,14 @@ fn left(context: &Context, id: JobId, failure: Failure) -> Failure {
 
 /// Says on standard error why a job does not start, each time the reason changes. Never ends before the job runs.
 async fn tell_why_it_waits(context: &Context, id: JobId) {
-    let get = Operation::new("job.get").with("id", id);
+    let get = operation::get_job(ById { id });
     let mut last = String::new();
     loop {
         sleep(PATIENCE).await;
         // Who follows the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
-        match state(&job) {
+        let job = job.report.job;
+        match job.state.known() {
             Some(JobState::Pending | JobState::Waiting) => {}
             None
             | Some(
@@ -160,10 +161,10 @@ async fn tell_why_it_waits(context: &Context, id: JobId) {
                 | JobState::Canceled,
             ) => std::future::pending().await,
         }
-        let why = job["explanation"].as_str().unwrap_or_default();
+        let why = job.explanation;
         if !why.is_empty() && why != last {
             context.output.note(&format!("Job {id} waits: {why}"));
-            last = why.to_owned();
+            last = why;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The verbs of `meshctl job`: most of them send one operation for each job and print its result.
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt;
 
@@ -12,37 +12,34 @@ use super::submit::submit;
 use crate::cli::Context;
 use crate::cli::completion::{groups, instances, jobs};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Columns, Operation, describe, is_for_people, print, print_each, rows};
+use crate::cli::operation::{Columns, describe, given, is_for_people, print_as, print_each, rows};
 use crate::cli::table;
 use crate::cli::work::payload::Payload;
+use crate::rpc::operation::{self, ById, EventFilter, JobFilter, Question, Rerun};
+use crate::rpc::report::controller::{Explained, HostReport, JobDetail, JobReport};
+use crate::rpc::report::{JobKind, JobState};
 
-const COLUMNS: Columns = (
-    "jobs",
-    &[
-        ("ID", "id"),
-        ("NAME", "name"),
-        ("KIND", "kind"),
-        ("STATE", "state"),
-        ("GROUP", "instance_group"),
-        ("NODE", "execution_node"),
-        ("IMPACT", "impact"),
-        ("CREATED", "created"),
-        ("EXPLANATION", "explanation"),
-    ],
-);
-const HOSTS: Columns = (
-    "hosts",
-    &[
-        ("HOST", "host"),
-        ("OK", "ok"),
-        ("CHANGED", "changed"),
-        ("UNREACHABLE", "dark"),
-        ("FAILED", "failures"),
-        ("SKIPPED", "skipped"),
-        ("RESCUED", "rescued"),
-        ("IGNORED", "ignored"),
-    ],
-);
+const COLUMNS: Columns<JobReport> = &[
+    ("ID", |one| one.id.to_string()),
+    ("NAME", |one| one.name.clone()),
+    ("KIND", |one| one.kind.to_string()),
+    ("STATE", |one| one.state.to_string()),
+    ("GROUP", |one| given(&one.instance_group)),
+    ("NODE", |one| given(&one.execution_node)),
+    ("IMPACT", |one| one.impact.to_string()),
+    ("CREATED", |one| one.created.clone()),
+    ("EXPLANATION", |one| one.explanation.clone()),
+];
+const HOSTS: Columns<HostReport> = &[
+    ("HOST", |one| one.host.clone()),
+    ("OK", |one| one.stats.ok.to_string()),
+    ("CHANGED", |one| one.stats.changed.to_string()),
+    ("UNREACHABLE", |one| one.stats.dark.to_string()),
+    ("FAILED", |one| one.stats.failures.to_string()),
+    ("SKIPPED", |one| one.stats.skipped.to_string()),
+    ("RESCUED", |one| one.stats.rescued.to_string()),
+    ("IGNORED", |one| one.stats.ignored.to_string()),
+];
 /// Bytes of events that are read at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -82,7 +79,7 @@ pub(in crate::cli) enum JobVerb {
 }
 
 /// The number of a job.
-#[derive(Debug, Clone, Copy, Args, Serialize)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(in crate::cli) struct One {
     /// Its number
     #[arg(add = jobs())]
@@ -90,10 +87,9 @@ pub(in crate::cli) struct One {
 }
 
 /// Which hosts of a job are listed.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(in crate::cli) struct HostPage {
     #[command(flatten)]
-    #[serde(flatten)]
     one: One,
     /// Begin behind that many
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -128,14 +124,14 @@ pub(in crate::cli) struct SubmitFlags {
 type HeaderObject = Map<String, Value>;
 
 /// Which jobs are listed.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(in crate::cli) struct Filter {
     /// Only those in this state
-    #[arg(long)]
-    state: Vec<String>,
+    #[arg(long, value_parser = job_state)]
+    state: Vec<JobState>,
     /// Only those of this kind
-    #[arg(long)]
-    kind: Vec<String>,
+    #[arg(long, value_parser = job_kind)]
+    kind: Vec<JobKind>,
     /// Only those whose name begins like this
     #[arg(long)]
     name: Option<String>,
@@ -147,14 +143,13 @@ pub(in crate::cli) struct Filter {
     node: Option<String>,
     /// Only those with this label
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
-    #[serde(skip)]
     label: Vec<(String, String)>,
     /// Only those created at this time or later, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
-    since: Option<String>,
+    since: Option<Timestamp>,
     /// Only those created at this time or earlier
     #[arg(long, value_name = "TIME")]
-    until: Option<String>,
+    until: Option<Timestamp>,
     /// At most that many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -180,10 +175,9 @@ pub(in crate::cli) struct OutputFlags {
 }
 
 /// Arguments of `meshctl job events`.
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub(in crate::cli) struct EventFlags {
     #[command(flatten)]
-    #[serde(skip)]
     one: One,
     /// Go on until the job has ended
     #[arg(long, short)]
@@ -198,50 +192,73 @@ pub(in crate::cli) struct EventFlags {
 
 impl JobVerb {
     pub(in crate::cli) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let each = |op, some: Several| some.ids.into_iter().map(move |id| Operation::new(op).with("id", id));
         match self {
             Self::Run(flags) => flags.run(context).await,
             Self::Submit(flags) => flags.run(context).await,
             Self::List(filter) => {
-                let labels: Map<String, Value> =
-                    filter.label.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-                let list = Operation::of("job.list", &filter).with("label", labels);
-                list.print_list(context, COLUMNS).await
+                let list = operation::list_jobs(filter.operation());
+                print_as(context, list, |answer| rows("jobs", &answer.report.jobs, COLUMNS)).await
             }
             Self::Show(one) => {
-                let job = Operation::of("job.get", &one).ask(&context.client).await?;
-                let text = is_for_people(context).then(|| described(&job));
-                print(context, &job, text)
+                print_as(context, operation::get_job(one.operation()), |job| {
+                    described(&job.report, &job.json)
+                })
+                .await
             }
-            Self::Hosts(page) => Operation::of("job.hosts", &page).print_list(context, HOSTS).await,
+            Self::Hosts(HostPage { one, from, limit }) => {
+                let page = operation::HostPage { id: one.id, from, limit: Some(limit) };
+                let hosts = operation::list_hosts(page);
+                print_as(context, hosts, |answer| rows("hosts", &answer.report.hosts, HOSTS)).await
+            }
             Self::Explain(one) => {
-                let explained = Operation::of("job.explain", &one).ask(&context.client).await?;
-                let text = if is_for_people(context) { Some(explanation(&explained)) } else { None };
-                print(context, &explained, text)
+                let explain = operation::explain_job(one.operation());
+                print_as(context, explain, |answer| explanation(&answer.report)).await
             }
             Self::Output(flags) => flags.run(context).await,
             Self::Events(flags) => flags.run(context).await,
-            Self::Cancel(some) => print_each(context, each("job.cancel", some)).await,
+            Self::Cancel(some) => print_each(context, some.each(operation::cancel_job)).await,
             Self::Rerun { some, failed_hosts } => {
-                let rerun = each("job.rerun", some);
-                print_each(context, rerun.map(|one| one.with("failed_hosts", failed_hosts))).await
+                let rerun = |id| operation::rerun_job(Rerun { id, failed_hosts });
+                print_each(context, some.ids.into_iter().map(rerun)).await
             }
-            Self::Wait(some) => {
-                let mut exit = Exit::Success;
-                for id in some.ids {
-                    let job = final_job(context, id).await?;
-                    if is_for_people(context) {
-                        context.output.line(&ending(id, &job))?;
-                    } else {
-                        let end = json!({"id": id, "state": job["state"], "rc": job["rc"]});
-                        context.output.value_line(&end)?;
-                    }
-                    exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);
-                }
-                Ok(exit)
-            }
-            Self::Delete(some) => print_each(context, each("job.delete", some)).await,
+            Self::Wait(some) => some.wait(context).await,
+            Self::Delete(some) => print_each(context, some.each(operation::delete_job)).await,
         }
+    }
+}
+
+impl One {
+    fn operation(self) -> ById {
+        ById { id: self.id }
+    }
+}
+
+impl Several {
+    /// The same for each of them.
+    fn each<A>(self, question: fn(ById) -> Question<A>) -> impl Iterator<Item = Question<A>> {
+        self.ids.into_iter().map(move |id| question(ById { id }))
+    }
+
+    async fn wait(self, context: &Context) -> Result<Exit, Failure> {
+        let mut exit = Exit::Success;
+        for id in self.ids {
+            let job = final_job(context, id).await?.report.job;
+            if is_for_people(context) {
+                context.output.line(&ending(&job))?;
+            } else {
+                context.output.value_line(&json!({"id": id, "state": job.state, "rc": job.rc}))?;
+            }
+            exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);
+        }
+        Ok(exit)
+    }
+}
+
+impl Filter {
+    fn operation(self) -> JobFilter {
+        let Self { state, kind, name, group, node, label, since, until, limit, before } = self;
+        let (label, limit) = (label.into_iter().collect(), Some(limit));
+        JobFilter { state, kind, name, group, node, label, since, until, before, limit }
     }
 }
 
@@ -287,7 +304,8 @@ impl OutputFlags {
 
 impl EventFlags {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let events = Operation::of("job.events", &self).with("id", self.one.id).with("from", 0);
+        let (id, host, failed, follow) = (self.one.id, self.host, self.failed, self.follow);
+        let events = operation::read_events(EventFilter { id, from: 0, host, failed, follow });
         let (_, mut connection) = events.begin(&context.client).await?;
         let (mut buffer, mut raw) = (vec![0; CHUNK], context.output.foreign_bytes());
         loop {
@@ -295,7 +313,7 @@ impl EventFlags {
             let count = read.map_err(|error| {
                 Failure::new(Exit::Unreachable, format!("the events are cut off: {error}"))
             })?;
-            if count == 0 && self.follow && !has_ended(context, self.one.id).await? {
+            if count == 0 && follow && !has_ended(context, id).await? {
                 return Err(Failure::new(Exit::Unreachable, "the events are cut off: the job goes on"));
             }
             if count == 0 {
@@ -308,72 +326,68 @@ impl EventFlags {
 }
 
 /// All that is known of a job, for people: the counters of its hosts are a table, which may be the beginning of one.
-fn described(job: &Value) -> String {
-    let mut shown = job.clone();
-    let hosts = job["host_stats"].as_object().cloned().unwrap_or_default();
-    let count = hosts.len();
-    let hosts = hosts.into_iter().map(|(host, mut counts)| {
-        counts["host"] = host.into();
-        counts
-    });
-    let hosts: Vec<Value> = hosts.collect();
-    let table = if hosts.is_empty() { None } else { Some(rows(&json!({"hosts": hosts}), HOSTS)) };
+fn described(detail: &JobDetail, all: &Value) -> String {
+    let mut shown = all.clone();
     if let Value::Object(fields) = &mut shown {
-        fields.remove("host_stats");
-        fields.remove("host_counts");
+        fields.retain(|key, _| !key.starts_with("host_"));
     }
+    let hosts =
+        detail.host_stats.iter().map(|(host, stats)| HostReport { stats: *stats, host: host.clone() });
+    let hosts: Vec<_> = hosts.collect();
+    let table = Some(&hosts).filter(|hosts| !hosts.is_empty()).map(|hosts| rows("hosts", hosts, HOSTS));
     let table = table.map(|table| format!("\n\nhosts:\n{table}")).unwrap_or_default();
-    let more = more_hosts(job, count).map(|more| format!("\n{more}")).unwrap_or_default();
+    let more = more_hosts(detail).map(|more| format!("\n{more}")).unwrap_or_default();
     format!("{}{table}{more}", describe(&shown))
 }
 
 /// That a job has more hosts than the ones which are shown with it, and how to see them.
-pub(super) fn more_hosts(job: &Value, shown: usize) -> Option<String> {
-    let count = |key: &str| job["host_counts"][key].as_u64().unwrap_or(0);
-    let more = count("hosts").saturating_sub(shown as u64);
-    let kept = count("kept").saturating_sub(shown as u64);
+pub(super) fn more_hosts(detail: &JobDetail) -> Option<String> {
+    let (counts, id) = (detail.host_counts.as_ref()?, detail.job.id);
+    let shown = detail.host_stats.len() as u64;
+    let (more, kept) = (counts.hosts.saturating_sub(shown), counts.kept.saturating_sub(shown));
     let list = match kept {
         0 => "none of them is kept".to_owned(),
-        _ if kept < more => {
-            format!("{kept} of them are kept: meshctl job hosts {} --from {shown}", job["id"])
-        }
-        _ => format!("meshctl job hosts {} --from {shown}", job["id"]),
+        _ if kept < more => format!("{kept} of them are kept: meshctl job hosts {id} --from {shown}"),
+        _ => format!("meshctl job hosts {id} --from {shown}"),
     };
-    (more > 0).then(|| {
-        format!(
-            "and {more} more hosts ({} failed, {} unreachable in all): {list}",
-            count("failed"),
-            count("unreachable")
-        )
-    })
+    let (failed, unreachable) = (counts.failed, counts.unreachable);
+    (more > 0)
+        .then(|| format!("and {more} more hosts ({failed} failed, {unreachable} unreachable in all): {list}"))
 }
 
 /// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.
-fn explanation(explained: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut lines = vec![format!(
-        "Job {} is {}: {}",
-        explained["id"],
-        text(&explained["state"]),
-        text(&explained["summary"])
-    )];
-    let failed = list(&explained["checks"]).into_iter().filter(|check| check["ok"] != true);
-    lines.extend(failed.map(|check| format!("  {}: {}", text(&check["check"]), text(&check["detail"]))));
+fn explanation(explained: &Explained) -> String {
+    let Explained { id, state, summary, checks, groups } = explained;
+    let mut lines = vec![format!("Job {id} is {state}: {summary}")];
+    let failed = checks.iter().filter(|check| !check.ok);
+    lines.extend(failed.map(|check| format!("  {}: {}", check.check, check.detail)));
+    let fits = |ok: bool, why: &Option<String>| if ok { "fits".to_owned() } else { given(why) };
     let mut rows = Vec::new();
-    for group in list(&explained["groups"]) {
-        let row = |name: &Value, one: &Value| {
-            let number = |key: &str| one[key].as_i64().map(|it| it.to_string()).unwrap_or_default();
-            let why = if one["ok"] == true { "fits".to_owned() } else { text(&one["why"]) };
-            [text(&group["name"]), text(name), why, number("needs"), number("remaining")]
-        };
-        rows.push(row(&Value::Null, &group));
-        rows.extend(list(&group["instances"]).iter().map(|one| row(&one["name"], one)));
+    for group in groups {
+        let (none, why) = (String::new(), fits(group.ok, &group.why));
+        rows.push([group.name.clone(), none.clone(), why, none.clone(), none]);
+        rows.extend(group.instances.iter().map(|one| {
+            let (needs, remaining) = (one.needs.to_string(), one.remaining.to_string());
+            [group.name.clone(), one.name.clone(), fits(one.ok, &one.why), needs, remaining]
+        }));
     }
     if !rows.is_empty() {
         lines.push(table::render(["GROUP", "INSTANCE", "WHY", "NEEDS", "REMAINING"], rows));
     }
     lines.join("\n")
+}
+
+fn job_state(name: &str) -> Result<JobState, String> {
+    named(&JobState::ALL, JobState::name, name)
+}
+
+fn job_kind(name: &str) -> Result<JobKind, String> {
+    named(&JobKind::ALL, JobKind::name, name)
+}
+
+fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, String> {
+    let names = || all.iter().map(|one| name_of(*one)).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|one| name_of(*one) == name).ok_or_else(|| format!("it is one of {}", names()))
 }
 
 fn object(text: &str) -> Result<HeaderObject, String> {
@@ -383,13 +397,15 @@ fn object(text: &str) -> Result<HeaderObject, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::report;
 
     #[test]
     fn a_job_with_many_hosts_says_how_many_more_there_are() {
         let counts = json!({"ok": 1, "changed": 0, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
+        let shown = |job: Value| described(&report::read(&job).unwrap(), &job);
         let of = |hosts: u64, kept: u64| {
             let all = json!({"hosts": hosts, "failed": 1, "unreachable": 0, "kept": kept});
-            described(&json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
+            shown(json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
         };
         let one = of(1, 1);
         assert!(one.starts_with("id     7\nstate  failed\n\nhosts:\nHOST"), "{one}");
@@ -397,7 +413,7 @@ mod tests {
         let more = "\nand 4 more hosts (1 failed, 0 unreachable in all): meshctl job hosts 7 --from 1";
         assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
         assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
-        assert_eq!(described(&json!({"id": 7, "host_stats": {}, "host_counts": null})), "id  7");
+        assert_eq!(shown(json!({"id": 7, "host_stats": {}, "host_counts": null})), "id  7");
     }
 
     #[test]
@@ -413,6 +429,6 @@ Job 42 is pending: waiting for capacity in east
 GROUP  INSTANCE  WHY       NEEDS  REMAINING
 east             capacity
 east   e1        capacity  21     9";
-        assert_eq!(explanation(&explained), expected);
+        assert_eq!(explanation(&report::read(&explained).unwrap()), expected);
     }
 }

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::take_over;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Operation, OperationError};
 use crate::cli::output::Output;
 use crate::config::HostPort;
 use crate::join::JoinError;
@@ -21,6 +20,7 @@ use crate::join::host;
 use crate::join::own::OwnNode;
 use crate::join::place::Tree;
 use crate::join::record::{NodeRole, address};
+use crate::rpc::operation::{self, ByName, NewInstance, OperationCode};
 
 /// Arguments of `meshctl node add`.
 #[derive(Debug, Args)]
@@ -159,14 +159,12 @@ impl Add {
 
 /// Has the controller start jobs there, also before the node is seen.
 async fn register(context: &Context, node: &str) -> Result<(), Failure> {
-    let add = Operation::new("instance.add")
-        .with("name", node)
-        .with("node_type", "execution")
-        .with("enabled", true);
-    match add.ask(&context.client).await {
+    let new = NewInstance { name: node.to_owned(), ..NewInstance::default() };
+    match operation::add_instance(new).ask(&context.client).await {
         Ok(_) => Ok(()),
-        Err(OperationError::Refused { code, .. }) if code == "conflict" => {
-            Operation::new("instance.enable").with("name", node).ask(&context.client).await?;
+        Err(error) if error.code() == Some(OperationCode::Conflict) => {
+            let enable = operation::enable_instance(ByName { name: node.to_owned() });
+            enable.ask(&context.client).await?;
             Ok(())
         }
         Err(error) => Err(error.into()),

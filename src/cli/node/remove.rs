@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::add::Places;
 use super::take_over;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Operation, OperationError};
 use crate::cli::output::Output;
 use crate::join::admit::exclude;
 use crate::join::own::OwnNode;
 use crate::join::place::Tree;
 use crate::join::{JoinError, host};
+use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
 
 /// How often a node that drains is asked for its jobs.
 const POLL: Duration = Duration::from_millis(500);
@@ -84,26 +84,26 @@ impl Remove {
 
 /// Takes the instance out of the controller, and returns once it is gone.
 async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failure> {
-    let remove = Operation::new("instance.remove").with("name", node);
-    let remove = remove.with("drain", !is_dead).with("dead", is_dead);
-    let get = Operation::new("instance.get").with("name", node);
+    let name = node.to_owned();
+    let get = operation::get_instance(ByName { name: name.clone() });
+    let removal = InstanceRemoval { name, dead: is_dead, ..InstanceRemoval::default() };
     let mut said = false;
-    match remove.ask(&context.client).await {
+    match operation::remove_instance(removal).ask(&context.client).await {
         Err(error) if is_absent(&error) => return Ok(()),
-        removed => drop::<Value>(removed?),
+        removed => drop(removed?),
     }
     loop {
         let instance = match get.ask(&context.client).await {
             Err(error) if is_absent(&error) => return Ok(()),
-            instance => instance?,
+            instance => instance?.report,
         };
         if !std::mem::replace(&mut said, true) {
-            context.output.note(&format!("{node} has jobs to end: {}", instance["jobs_running"]));
+            context.output.note(&format!("{node} has jobs to end: {}", instance.jobs_running));
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
 fn is_absent(error: &OperationError) -> bool {
-    matches!(error, OperationError::Refused { code, .. } if code == "not_found")
+    error.code() == Some(OperationCode::NotFound)
 }

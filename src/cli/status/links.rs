@@ -2,68 +2,31 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, table};
-use crate::rpc::CallError;
+use crate::rpc::report::node::{LinkReport, Section};
 use crate::rpc::request::Request;
 
-/// A link as a node reports it; missing fields count as nothing.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct LinkRow {
-    #[serde(rename = "NodeID")]
-    node_id: String,
-    transport: String,
-    address: String,
-    cost: f64,
-    #[serde(rename = "RTT")]
-    rtt: Option<u64>,
-    probe_loss: f64,
-    queued_bytes: u64,
-    in_flight: Option<u64>,
-    dropped: u64,
-    packets_in: u64,
-    bytes_in: u64,
-    packets_out: u64,
-    bytes_out: u64,
-    #[serde(rename = "Told")]
-    stats: NeighborStats,
-}
-
-/// What the neighbour has sent about the mesh.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct NeighborStats {
-    updates: u64,
-    advertisements: u64,
-    refused: u64,
-    malformed: u64,
-}
-
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
-    let fields = ["Links", "Counters"].map(str::to_owned).to_vec();
+    let fields = [Section::Links, Section::Counters].map(|section| section.to_string()).to_vec();
     let answer = context.client.command(&Request::Status { fields: Some(fields) }).await?;
-    let Some(links) = answer.get("Links") else {
+    let Some(links) = super::read(&answer)?.links else {
         return Err(Failure::new(Exit::Failed, "this node does not tell of its links: it is no meshd"));
     };
     if context.output.json {
         context.output.value(&answer)?;
         return Ok(Exit::Success);
     }
-    let links = Vec::<LinkRow>::deserialize(links)
-        .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })?;
     context.output.line(&render(&links))?;
     Ok(Exit::Success)
 }
 
-fn render(links: &[LinkRow]) -> String {
+fn render(links: &[LinkReport]) -> String {
     let rows = links.iter().map(|link| {
         [
             link.node_id.clone(),
             format!("{} {}", link.transport, link.address),
-            link.cost.to_string(),
+            link.cost.map_or_else(|| "-".to_owned(), |cost| cost.get().to_string()),
             link.rtt.map_or_else(|| "-".to_owned(), |ns| format!("{:.2?}", Duration::from_nanos(ns))),
             format!("{:.0} %", link.probe_loss * 100.0),
             table::size(link.queued_bytes),
@@ -71,8 +34,8 @@ fn render(links: &[LinkRow]) -> String {
             link.dropped.to_string(),
             format!("{} ({})", table::size(link.bytes_in), link.packets_in),
             format!("{} ({})", table::size(link.bytes_out), link.packets_out),
-            (link.stats.updates + link.stats.advertisements).to_string(),
-            (link.stats.refused + link.stats.malformed).to_string(),
+            (link.told.updates + link.told.advertisements).to_string(),
+            (link.told.refused + link.told.malformed).to_string(),
         ]
     });
     table::render(
@@ -99,10 +62,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::rpc::report;
 
     #[test]
     fn links_are_laid_out_and_what_is_missing_is_shown_as_nothing() {
-        let links: Vec<LinkRow> = serde_json::from_value(json!([
+        let links: Vec<LinkReport> = report::read(&json!([
             {"NodeID": "hop", "Transport": "tcp", "Address": "10.0.0.1:27199", "Cost": 1.5, "RTT": 1_234_000,
              "ProbeLoss": 0.25, "QueuedBytes": 2048, "InFlight": 4096, "Dropped": 7, "PacketsIn": 10, "BytesIn": 999,
              "PacketsOut": 11, "BytesOut": 1_048_576,

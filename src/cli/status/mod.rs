@@ -1,22 +1,20 @@
 //! `meshctl status`: the mesh as one node sees it.
 
 mod links;
-mod report;
 mod tables;
 
 use clap::Args;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     Context,
     exit::{Exit, Failure},
 };
 use crate::rpc::CallError;
+use crate::rpc::report::{self, node::NodeReport};
 use crate::rpc::request::Request;
-
-pub(super) use report::{Report, without_nulls};
-pub(super) use tables::render;
+use tables::render;
 
 /// Arguments of `meshctl status`.
 #[derive(Debug, Args)]
@@ -35,10 +33,14 @@ impl StatusArgs {
         if context.output.json {
             context.output.value(&answer)?;
         } else {
-            let report = Report::deserialize(without_nulls(answer))
-                .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })?;
-            context.output.line(&render(&report, Timestamp::now()))?;
+            context.output.line(&render(&read(&answer)?, Timestamp::now()))?;
         }
         Ok(Exit::Success)
     }
+}
+
+/// A `status` answer as a report.
+fn read(answer: &Value) -> Result<NodeReport, CallError> {
+    report::read(answer)
+        .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::report::{Report, Service};
 use crate::cli::table;
+use crate::rpc::report::node::NodeReport;
+use crate::wire::{Advertisement, ConnType, Cost};
 
 /// The whole report; sections without rows are left out.
-pub(crate) fn render(report: &Report, now: Timestamp) -> String {
+pub(crate) fn render(report: &NodeReport, now: Timestamp) -> String {
     let sections = [
         header(report),
         certificates(report, now),
@@ -22,23 +23,23 @@ pub(crate) fn render(report: &Report, now: Timestamp) -> String {
     sections.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-fn header(report: &Report) -> Option<String> {
+fn header(report: &NodeReport) -> Option<String> {
     Some(format!(
         "Node      {}\nVersion   {}\nMachine   {} CPUs, {} MiB memory\nMesh      {} nodes reachable, {} neighbours",
-        report.node_id,
-        report.version,
-        report.cpus,
-        report.memory,
-        report.routing_table.len(),
-        report.connections.len()
+        report.node_id.as_deref().unwrap_or_default(),
+        report.version.as_deref().unwrap_or_default(),
+        report.cpus.unwrap_or_default(),
+        report.memory_mib.unwrap_or_default(),
+        report.routing_table.as_ref().map_or(0, BTreeMap::len),
+        report.connections.as_ref().map_or(0, Vec::len)
     ))
 }
 
-fn certificates(report: &Report, now: Timestamp) -> Option<String> {
-    let rows = report.certificates_ending.iter().map(|one| {
+fn certificates(report: &NodeReport, now: Timestamp) -> Option<String> {
+    let rows = report.certificates_ending.iter().flatten().map(|one| {
         let left = one.not_after.duration_since(now);
         let days = if left.is_negative() { "EXPIRED".to_owned() } else { (left.as_hours() / 24).to_string() };
-        [one.file.clone(), one.not_after.to_string(), days]
+        [one.file.display().to_string(), one.not_after.to_string(), days]
     });
     section("Certificates to renew", ["FILE", "ENDS", "DAYS LEFT"], rows.collect())
 }
@@ -51,52 +52,57 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn connections(report: &Report) -> Option<String> {
-    let rows = report.connections.iter().map(|link| [link.node_id.clone(), link.cost.to_string()]);
+fn connections(report: &NodeReport) -> Option<String> {
+    let links = report.connections.iter().flatten();
+    let rows = links.map(|link| [link.node_id.clone(), link.cost.get().to_string()]);
     section("Connections", ["NODE", "COST"], rows.collect())
 }
 
-fn known_nodes(report: &Report) -> Option<String> {
-    let links = |costs: &BTreeMap<String, f64>| {
-        costs.iter().map(|(node, cost)| format!("{node}: {cost}")).collect::<Vec<_>>().join(", ")
+fn known_nodes(report: &NodeReport) -> Option<String> {
+    let links = |costs: &BTreeMap<String, Cost>| {
+        costs.iter().map(|(node, cost)| format!("{node}: {}", cost.get())).collect::<Vec<_>>().join(", ")
     };
-    let rows = report.known_connection_costs.iter().map(|(node, costs)| [node.clone(), links(costs)]);
+    let nodes = report.known_connection_costs.iter().flatten();
+    let rows = nodes.map(|(node, costs)| [node.clone(), links(costs)]);
     section("Known nodes", ["NODE", "CONNECTED TO"], rows.collect())
 }
 
-fn routes(report: &Report) -> Option<String> {
-    let rows = report.routing_table.iter().map(|(node, via)| [node.clone(), via.clone()]);
+fn routes(report: &NodeReport) -> Option<String> {
+    let rows = report.routing_table.iter().flatten().map(|(node, via)| [node.clone(), via.clone()]);
     section("Routes", ["NODE", "VIA"], rows.collect())
 }
 
-fn services(report: &Report, now: Timestamp) -> Option<String> {
-    let mut services: Vec<&Service> = report.advertisements.iter().collect();
+fn services(report: &NodeReport, now: Timestamp) -> Option<String> {
+    let mut services: Vec<&Advertisement> = all(report).collect();
     services.sort_by(|a, b| (&a.node_id, &a.service).cmp(&(&b.node_id, &b.service)));
     let rows = services.into_iter().map(|service| {
         [
-            service.node_id.clone(),
-            service.service.clone(),
+            service.node_id.to_string(),
+            service.service.to_string(),
             connection_type(service.conn_type),
-            service.time.map_or_else(|| "-".to_owned(), |time| age(time, now)),
-            tags(&service.tags),
+            age(service.time, now),
+            tags(service.tags.as_ref()),
         ]
     });
     section("Services", ["NODE", "SERVICE", "TYPE", "AGE", "TAGS"], rows.collect())
 }
 
-fn connection_type(number: u64) -> String {
-    match number {
-        0 => "Datagram".to_owned(),
-        1 => "Stream".to_owned(),
-        2 => "StreamTLS".to_owned(),
-        other => format!("type {other}"),
+/// Every service that is offered.
+fn all(report: &NodeReport) -> impl Iterator<Item = &Advertisement> {
+    report.advertisements.iter().flatten().map(|service| &**service)
+}
+
+fn connection_type(conn_type: ConnType) -> String {
+    match conn_type {
+        ConnType::DATAGRAM => "Datagram".to_owned(),
+        ConnType::STREAM => "Stream".to_owned(),
+        ConnType::STREAM_TLS => "StreamTLS".to_owned(),
+        ConnType(other) => format!("type {other}"),
     }
 }
 
-fn tags(tags: &BTreeMap<String, String>) -> String {
-    if tags.is_empty() {
-        return "-".to_owned();
-    }
+fn tags(tags: Option<&BTreeMap<String, String>>) -> String {
+    let Some(tags) = tags.filter(|tags| !tags.is_empty()) else { return "-".to_owned() };
     tags.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -110,11 +116,11 @@ fn age(time: Timestamp, now: Timestamp) -> String {
     }
 }
 
-fn work_types(report: &Report) -> Option<String> {
+fn work_types(report: &NodeReport) -> Option<String> {
     let mut nodes: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
-    for service in &report.advertisements {
-        for work in &service.work_commands {
-            let names = &mut nodes.entry(&service.node_id).or_default()[usize::from(work.secure)];
+    for service in all(report) {
+        for work in service.work_commands.iter().flatten() {
+            let names = &mut nodes.entry(service.node_id.as_str()).or_default()[usize::from(work.secure)];
             if !names.contains(&work.work_type.as_str()) {
                 names.push(&work.work_type);
             }
@@ -125,23 +131,22 @@ fn work_types(report: &Report) -> Option<String> {
     section("Work types", ["NODE", "OPEN", "SIGNED ONLY"], rows.collect())
 }
 
-fn extra(report: &Report) -> Option<String> {
+fn extra(report: &NodeReport) -> Option<String> {
     let rows = report.extra.iter().map(|(key, value)| [key.clone(), value.to_string()]);
     section("Also reported", ["KEY", "VALUE"], rows.collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
     use serde_json::{Value, json};
 
-    use super::super::without_nulls;
     use super::*;
+    use crate::rpc::report;
 
     const NOW: &str = "2026-01-01T00:01:05Z";
 
     fn rendered(answer: Value) -> String {
-        render(&Report::deserialize(without_nulls(answer)).unwrap(), NOW.parse().unwrap())
+        render(&report::read(&answer).unwrap(), NOW.parse().unwrap())
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, LineBudget, LogLevels, Reload, ReloadError, Server, ServerLimits};
+use crate::control::{Context, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
@@ -88,6 +88,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let log = Arc::new(OneLevel);
     Context {
         controller: None,
+        observer: Observer { node: node.clone(), tls: Default::default(), version: "1.2.3" },
         node,
         streams,
         tls: Default::default(),
@@ -95,7 +96,6 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         reload,
         log,
         lines: LineBudget::default(),
-        version: "1.2.3",
     }
 }
 

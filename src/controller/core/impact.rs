@@ -6,33 +6,14 @@
 /// The impact of every job on the control node that owns it.
 pub const CONTROL_IMPACT: u32 = 1;
 
+pub use crate::rpc::report::JobKind;
+
 /// The forks of a job that requests none (ansible's own default).
 const DEFAULT_FORKS: u32 = 5;
 /// The impact of a job that updates an inventory or a project.
 const UPDATE_IMPACT: u32 = 1;
 /// The impact of a system job.
 const SYSTEM_IMPACT: u32 = 5;
-
-/// What a job does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum JobKind {
-    /// Runs a playbook.
-    Job,
-    /// Runs one module on some hosts.
-    AdHoc,
-    /// Fills an inventory from its source.
-    InventoryUpdate,
-    /// Brings a project's tree up to date.
-    ProjectUpdate,
-    /// The same, created by the controller right before a job that needs it.
-    ProjectSync,
-    /// Housekeeping that a client requests.
-    System,
-    /// A health check of an instance.
-    Health,
-    /// Removes the files that jobs left on an instance.
-    Cleanup,
-}
 
 /// Which instances may run a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,37 +25,6 @@ pub enum Class {
 }
 
 impl JobKind {
-    /// The name in headers, tables and answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Job => "job",
-            Self::AdHoc => "ad_hoc",
-            Self::InventoryUpdate => "inventory_update",
-            Self::ProjectUpdate => "project_update",
-            Self::ProjectSync => "project_sync",
-            Self::System => "system",
-            Self::Health => "health",
-            Self::Cleanup => "cleanup",
-        }
-    }
-
-    /// The kind with that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Every kind.
-    pub const ALL: [Self; 8] = [
-        Self::Job,
-        Self::AdHoc,
-        Self::InventoryUpdate,
-        Self::ProjectUpdate,
-        Self::ProjectSync,
-        Self::System,
-        Self::Health,
-        Self::Cleanup,
-    ];
-
     /// The class of instances that may run it.
     pub const fn class(self) -> Class {
         match self {

@@ -252,13 +252,9 @@ fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
     };
     // A unit's state never goes back, so one whose job waits for another attempt goes on running.
     let has_run = detail.attempts.iter().any(|attempt| attempt.started.is_some());
-    let state = match row.state {
-        JobState::Pending | JobState::Waiting if has_run => UnitState::Running,
-        JobState::Pending | JobState::Waiting => UnitState::Pending,
-        JobState::Running => UnitState::Running,
-        JobState::Successful => UnitState::Succeeded,
-        JobState::Failed | JobState::Error => UnitState::Failed,
-        JobState::Canceled => UnitState::Canceled,
+    let state = match unit_state(row.state) {
+        UnitState::Pending if has_run => UnitState::Running,
+        state => state,
     };
     let detail = match row.state {
         JobState::Successful => "Finished".to_owned(),
@@ -268,6 +264,17 @@ fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
         }
     };
     JobReport { state, detail, extra }
+}
+
+/// The state of a unit whose job is in this one.
+pub(super) const fn unit_state(state: JobState) -> UnitState {
+    match state {
+        JobState::Pending | JobState::Waiting => UnitState::Pending,
+        JobState::Running => UnitState::Running,
+        JobState::Successful => UnitState::Succeeded,
+        JobState::Failed | JobState::Error => UnitState::Failed,
+        JobState::Canceled => UnitState::Canceled,
+    }
 }
 
 /// A time of the store for clients.

@@ -2,20 +2,23 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
-
-use super::Refused;
+use super::bad;
 use crate::controller::service::Service;
 use crate::controller::store::Audit;
+use crate::rpc::operation::{BackupPath, OperationRefusal};
+use crate::rpc::report::controller::BackupReport;
 
 impl Service {
     /// Writes the copy. A relative path would mean another place than where the operator types.
-    pub(super) async fn back_up(&self, path: &str, audit: Audit) -> Result<Value, Refused> {
-        let to = Path::new(path);
+    pub(super) async fn back_up(
+        &self,
+        asked: BackupPath,
+        audit: Audit,
+    ) -> Result<BackupReport, OperationRefusal> {
+        let path = asked.path;
+        let to = Path::new(&path);
         if !to.is_absolute() {
-            return Err(Refused::bad(
-                "path: it begins with a slash, as the daemon has a directory of its own",
-            ));
+            return Err(bad("path: it begins with a slash, as the daemon has a directory of its own"));
         }
         self.driver.store.backup(to).await?;
         if let Err(error) = self.driver.store.record(audit).await {
@@ -26,6 +29,6 @@ impl Service {
             return Err(error.into());
         }
         let bytes = tokio::fs::metadata(to).await.map_or(0, |found| found.len());
-        Ok(json!({"path": path, "bytes": bytes}))
+        Ok(BackupReport { path, bytes })
     }
 }

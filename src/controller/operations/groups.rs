@@ -1,88 +1,39 @@
 //! What operators change of groups.
 
-use serde_json::{Value, json};
-
-use super::arguments::Arguments;
-use super::{Refused, answers};
+use super::{answers, bad};
 use crate::controller::core::{Backing, Group, GroupName, InstanceName, Member, Policy};
 use crate::controller::service::Service;
 use crate::controller::store::{Audit, Error, GroupRecord, Registry};
+use crate::rpc::operation::{ByName, GroupSettings, Membership, OperationCode, OperationRefusal, PolicyRun};
+use crate::rpc::report::controller::{DeletedGroup, GroupReport, Groups, Policies, PolicyReport};
 
 /// The longest `pod_spec_override`, in bytes.
 const LONGEST_OVERRIDE: usize = 64 << 10;
 
-/// What is to change of a group. `None` leaves a setting as it is.
+/// What is to change of a group.
 #[derive(Debug, Clone)]
 struct GroupChange {
     name: GroupName,
     is_new: bool,
-    percentage: Option<u32>,
-    minimum: Option<u32>,
-    list: Option<Vec<InstanceName>>,
-    max_concurrent_jobs: Option<u32>,
-    max_forks: Option<u32>,
-    is_container_group: Option<bool>,
-    pods: PodSettings,
+    settings: GroupSettings,
 }
 
-/// What is to change of a group's pods; an empty text unsets.
-#[derive(Debug, Clone)]
-struct PodSettings {
-    cluster: Option<String>,
-    namespace: Option<String>,
-    pod_spec_override: Option<String>,
-    registry: Option<String>,
-}
-
-impl PodSettings {
-    fn read(asked: &mut Arguments) -> Result<Self, Refused> {
-        let settings = Self {
-            cluster: asked.text("cluster")?,
-            namespace: asked.text("namespace")?,
-            pod_spec_override: asked.text("pod_spec_override")?,
-            registry: asked.text("registry")?,
-        };
-        if settings.pod_spec_override.as_ref().is_some_and(|text| text.len() > LONGEST_OVERRIDE) {
-            return Err(Refused::bad(format!(
-                "pod_spec_override: it is longer than {LONGEST_OVERRIDE} bytes"
-            )));
-        }
-        Ok(settings)
-    }
-
-    fn apply(&self, record: &mut GroupRecord) {
-        let set = |setting: &mut Option<String>, change: &Option<String>| {
-            if let Some(text) = change {
-                *setting = Some(text.clone()).filter(|text| !text.trim().is_empty());
-            }
-        };
-        set(&mut record.cluster, &self.cluster);
-        set(&mut record.namespace, &self.namespace);
-        set(&mut record.pod_spec_override, &self.pod_spec_override);
-        set(&mut record.registry, &self.registry);
+/// Changes a setting of a group's pods; an empty text unsets it.
+fn set(setting: &mut Option<String>, change: &Option<String>) {
+    if let Some(text) = change {
+        *setting = Some(text.clone()).filter(|text| !text.trim().is_empty());
     }
 }
 
 impl GroupChange {
-    fn read(asked: &mut Arguments) -> Result<Self, Refused> {
-        let name = asked.name("name")?;
-        let percentage = asked.count("policy_instance_percentage")?;
-        if percentage.is_some_and(|share| share > 100) {
-            return Err(Refused::bad("policy_instance_percentage: it is a number from 0 to 100"));
+    fn new(settings: GroupSettings, is_new: bool) -> Result<Self, OperationRefusal> {
+        if settings.policy_instance_percentage.is_some_and(|share| share > 100) {
+            return Err(bad("policy_instance_percentage: it is a number from 0 to 100"));
         }
-        let list = asked.left.contains_key("policy_instance_list");
-        let list = if list { Some(asked.texts("policy_instance_list")?) } else { None };
-        Ok(Self {
-            name: GroupName::from(name.as_str()),
-            is_new: asked.op == "group.create",
-            percentage,
-            minimum: asked.count("policy_instance_minimum")?,
-            list: list.map(|names| names.iter().map(|name| InstanceName::from(name.as_str())).collect()),
-            max_concurrent_jobs: asked.count("max_concurrent_jobs")?,
-            max_forks: asked.count("max_forks")?,
-            is_container_group: asked.flag("is_container_group")?,
-            pods: PodSettings::read(asked)?,
-        })
+        if settings.pod_spec_override.as_ref().is_some_and(|text| text.len() > LONGEST_OVERRIDE) {
+            return Err(bad(format!("pod_spec_override: it is longer than {LONGEST_OVERRIDE} bytes")));
+        }
+        Ok(Self { name: GroupName::from(settings.name.as_str()), is_new, settings })
     }
 
     /// Changes the group, and returns it as it was.
@@ -93,25 +44,31 @@ impl GroupChange {
         } else {
             Some(registry.group_mut(&self.name)?.clone())
         };
-        for name in self.list.iter().flatten() {
+        let settings = &self.settings;
+        let list = settings.policy_instance_list.as_ref();
+        let list: Option<Vec<_>> =
+            list.map(|names| names.iter().map(|name| InstanceName::from(name.as_str())).collect());
+        for name in list.iter().flatten() {
             registry.instance_mut(name)?;
         }
         let record = registry.group_mut(&self.name)?;
         self.apply_kind(&mut record.group)?;
         let group = &mut record.group;
-        group.policy.percentage = self.percentage.unwrap_or(group.policy.percentage);
-        group.policy.minimum = self.minimum.map_or(group.policy.minimum, |minimum| minimum as usize);
-        if let Some(names) = &self.list {
-            group.policy.list.clone_from(names);
-        }
-        group.max_concurrent_jobs = self.max_concurrent_jobs.unwrap_or(group.max_concurrent_jobs);
-        group.max_forks = self.max_forks.unwrap_or(group.max_forks);
-        self.pods.apply(record);
+        let policy = &mut group.policy;
+        policy.percentage = settings.policy_instance_percentage.unwrap_or(policy.percentage);
+        policy.minimum = settings.policy_instance_minimum.map_or(policy.minimum, |minimum| minimum as usize);
+        policy.list = list.unwrap_or_else(|| std::mem::take(&mut policy.list));
+        group.max_concurrent_jobs = settings.max_concurrent_jobs.unwrap_or(group.max_concurrent_jobs);
+        group.max_forks = settings.max_forks.unwrap_or(group.max_forks);
+        set(&mut record.cluster, &settings.cluster);
+        set(&mut record.namespace, &settings.namespace);
+        set(&mut record.pod_spec_override, &settings.pod_spec_override);
+        set(&mut record.registry, &settings.registry);
         check_kind(record).map(|()| former)
     }
 
     fn apply_kind(&self, group: &mut Group) -> Result<(), Error> {
-        match (self.is_container_group, &group.backing) {
+        match (self.settings.is_container_group, &group.backing) {
             (Some(true), Backing::Instances(members)) => {
                 let name = &group.name;
                 if Group::reserved().iter().any(|reserved| reserved.name == *name) {
@@ -156,16 +113,22 @@ fn check_kind(record: &GroupRecord) -> Result<(), Error> {
 }
 
 impl Service {
-    pub(super) async fn group(&self, name: &str) -> Result<Value, Refused> {
-        let overview = self.driver.store.overview().await?;
-        let found = answers::groups(&overview).into_iter().find(|one| one["name"] == name);
+    pub(super) async fn list_groups(&self) -> Result<Groups, OperationRefusal> {
+        Ok(Groups { groups: answers::groups(&self.driver.store.overview().await?) })
+    }
+
+    pub(super) async fn group(&self, name: &str) -> Result<GroupReport, OperationRefusal> {
+        let found = self.list_groups().await?.groups.into_iter().find(|one| one.name == name);
         Ok(found.ok_or_else(|| Error::NoGroup(GroupName::from(name)))?)
     }
 
     /// Computes who belongs to each group. Policies run after each change, too; by themselves they change nothing twice.
-    pub(super) async fn run_policies(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let dry_run = asked.flag("dry_run")?.unwrap_or(false);
-        asked.end()?;
+    pub(super) async fn run_policies(
+        &self,
+        asked: PolicyRun,
+        audit: Audit,
+    ) -> Result<Policies, OperationRefusal> {
+        let dry_run = asked.dry_run;
         let before = self.driver.store.registry().await?;
         let changes = before.policy_changes();
         match dry_run {
@@ -177,23 +140,26 @@ impl Service {
             let was = names(group.members());
             let change = changes.iter().find(|change| change.group == group.name);
             let members = change.map_or_else(|| was.clone(), |change| names(&change.members));
-            json!({"name": group.name.to_string(), "members": members, "was": was})
+            PolicyReport { name: group.name.to_string(), members, was }
         });
-        Ok(json!({"groups": groups.collect::<Vec<_>>(), "dry_run": dry_run}))
+        Ok(Policies { groups: groups.collect(), dry_run })
     }
 
-    pub(super) async fn change_group(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let change = GroupChange::read(&mut asked)?;
-        asked.end()?;
+    pub(super) async fn change_group(
+        &self,
+        settings: GroupSettings,
+        is_new: bool,
+        audit: Audit,
+    ) -> Result<GroupReport, OperationRefusal> {
+        let change = GroupChange::new(settings, is_new)?;
         let name = change.name.to_string();
         // What speaks against its pods is found on disk, which is not read while the store is locked.
         let mut trial = self.driver.store.registry().await?;
         change.apply(&mut trial)?;
         let record = trial.group_mut(&change.name)?.clone();
         if record.group.is_container_group() {
-            self.driver.check_group(record).await.map_err(Refused::bad)?;
+            self.driver.check_group(record).await.map_err(bad)?;
         }
-        let audit = Audit { target: name.clone(), ..audit };
         let apply = move |registry: &mut Registry, _| change.apply(registry);
         let former = self.driver.store.change_registry(Some(audit), apply).await?;
         if let Some(former) = former {
@@ -202,24 +168,46 @@ impl Service {
         self.group(&name).await
     }
 
-    pub(super) async fn delete_group(&self, name: String, audit: Audit) -> Result<Value, Refused> {
+    /// Puts an instance on a group's list, or takes it off.
+    pub(super) async fn change_member(
+        &self,
+        asked: Membership,
+        is_add: bool,
+        audit: Audit,
+    ) -> Result<GroupReport, OperationRefusal> {
+        let Membership { name, instance } = asked;
+        let (group, member) = (GroupName::from(name.as_str()), InstanceName::from(instance.as_str()));
+        let change = move |registry: &mut Registry, _| match is_add {
+            true => registry.add_to_group(&group, &member),
+            false => registry.remove_from_group(&group, &member),
+        };
+        self.driver.store.change_registry(Some(audit), change).await?;
+        self.group(&name).await
+    }
+
+    pub(super) async fn delete_group(
+        &self,
+        asked: ByName,
+        audit: Audit,
+    ) -> Result<DeletedGroup, OperationRefusal> {
+        let name = asked.name;
         let group = GroupName::from(name.as_str());
         let former = self.driver.store.registry().await?.group_mut(&group)?.clone();
         self.driver.store.delete_group(audit, group).await?;
         self.remove_secret(former, "deleted").await?;
-        Ok(json!({"name": name, "deleted": true}))
+        Ok(DeletedGroup { name, deleted: true })
     }
 
     /// Deletes the secret of a group that needs it no more. Where that fails an operator has to, so it is an error
     /// although the group has changed.
-    async fn remove_secret(&self, former: GroupRecord, done: &str) -> Result<(), Refused> {
+    async fn remove_secret(&self, former: GroupRecord, done: &str) -> Result<(), OperationRefusal> {
         let group = former.group.name.clone();
         let Some(registry) = former.registry.clone() else { return Ok(()) };
-        let refused = |name: &str, place: &str, cause: String| Refused {
-            code: "refused",
-            message: format!(
+        let refused = |name: &str, place: &str, cause: String| {
+            let message = format!(
                 "the group {group} is {done}, but the secret {name}{place} is still there: {cause}. Delete it by kubectl"
-            ),
+            );
+            OperationRefusal::new(OperationCode::Refused, message)
         };
         match self.driver.unneeded_secret(former).await? {
             Ok(None) => Ok(()),

@@ -1,45 +1,47 @@
 //! What operators change of instances.
 
-use serde_json::{Value, json};
-
-use super::arguments::Arguments;
-use super::{Refused, answers};
+use super::{answers, bad, conflict};
 use crate::controller::core::{Adjustment, InstanceName, NodeType};
 use crate::controller::driver::JobDriver;
 use crate::controller::health::uncheckable;
 use crate::controller::service::Service;
 use crate::controller::store::{Audit, Error, InstanceRecord, Overview, Registry};
+use crate::rpc::operation::{
+    ByName, HealthCheck, InstanceFilter, InstanceRemoval, InstanceSettings, NewInstance, OperationRefusal,
+};
+use crate::rpc::report::controller::{CandidateReport, Candidates, InstanceReport, Instances, Removed};
 
 /// The largest adjustment. Above 1 an instance takes more than the larger of its two capacities.
 const MOST_ADJUSTMENT: f64 = 1000.0;
 
-fn named(overview: &Overview, driver: &JobDriver, name: &str) -> Result<Value, Refused> {
-    let found = answers::instances(overview, driver).into_iter().find(|one| one["name"] == name);
+fn named(overview: &Overview, driver: &JobDriver, name: &str) -> Result<InstanceReport, OperationRefusal> {
+    let found = answers::instances(overview, driver).into_iter().find(|one| one.name == name);
     Ok(found.ok_or_else(|| Error::NoInstance(InstanceName::from(name)))?)
 }
 
 impl Service {
-    pub(super) async fn instance(&self, name: &str) -> Result<Value, Refused> {
+    pub(super) async fn instance(&self, name: &str) -> Result<InstanceReport, OperationRefusal> {
         named(&self.driver.store.overview().await?, &self.driver, name)
     }
 
     /// The instances; or, if asked so, the nodes that could become some.
-    pub(super) async fn list_instances(&self, mut asked: Arguments) -> Result<Value, Refused> {
-        let found = asked.flag("found")?.unwrap_or(false);
-        asked.end()?;
-        if found {
-            let found: Vec<Value> = self.driver.found().iter().map(answers::candidate).collect();
-            return Ok(json!({"found": found}));
+    pub(super) async fn list_instances(&self, filter: InstanceFilter) -> Result<Instances, OperationRefusal> {
+        let found = self.driver.found();
+        if filter.found {
+            let found = Candidates::These(found.iter().map(CandidateReport::from).collect());
+            return Ok(Instances { instances: None, found });
         }
-        let overview = self.driver.store.overview().await?;
-        let found = self.driver.found().len();
-        Ok(json!({"instances": answers::instances(&overview, &self.driver), "found": found}))
+        let instances = answers::instances(&self.driver.store.overview().await?, &self.driver);
+        Ok(Instances { instances: Some(instances), found: Candidates::Count(found.len() as u64) })
     }
 
     /// Lets jobs start on an instance; a node that discovery found becomes one.
-    pub(super) async fn enable_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let name = asked.name("name")?;
-        asked.end()?;
+    pub(super) async fn enable_instance(
+        &self,
+        asked: ByName,
+        audit: Audit,
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let name = asked.name;
         let instance = InstanceName::from(name.as_str());
         let found = self.driver.found_as(&instance);
         let change = move |registry: &mut Registry, now| {
@@ -50,7 +52,6 @@ impl Service {
             registry.instance_mut(&instance)?.instance.set_enabled(true, now);
             Ok(())
         };
-        let audit = Audit { target: name.clone(), ..audit };
         self.driver.store.change_registry(Some(audit), change).await?;
         // Whether it can be reached from here is in the store from then on.
         self.driver.taken.notify_one();
@@ -59,29 +60,30 @@ impl Service {
 
     pub(super) async fn disable_instance(
         &self,
-        mut asked: Arguments,
+        asked: ByName,
         audit: Audit,
-    ) -> Result<Value, Refused> {
-        let name = asked.name("name")?;
-        asked.end()?;
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let name = asked.name;
         let instance = InstanceName::from(name.as_str());
         let change = move |registry: &mut Registry, now| {
             registry.instance_mut(&instance)?.instance.set_enabled(false, now);
             Ok(())
         };
-        self.driver.store.change_registry(Some(Audit { target: name.clone(), ..audit }), change).await?;
+        self.driver.store.change_registry(Some(audit), change).await?;
         self.instance(&name).await
     }
 
-    pub(super) async fn add_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let name = asked.name("name")?;
-        let wanted = asked.text("node_type")?.unwrap_or_else(|| "execution".to_owned());
+    pub(super) async fn add_instance(
+        &self,
+        asked: NewInstance,
+        audit: Audit,
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let NewInstance { name, node_type: wanted, enabled } = asked;
+        let wanted = wanted.as_deref().unwrap_or(NodeType::Execution.name());
         let node_type = [NodeType::Execution, NodeType::Hop].into_iter().find(|one| one.name() == wanted);
-        let node_type = node_type.ok_or_else(|| {
-            Refused::bad("node_type: it is execution or hop: control nodes register themselves")
-        })?;
-        let enabled = asked.flag("enabled")?.unwrap_or(true);
-        asked.end()?;
+        let node_type = node_type
+            .ok_or_else(|| bad("node_type: it is execution or hop: control nodes register themselves"))?;
+        let enabled = enabled.unwrap_or(true);
         let instance = InstanceName::from(name.as_str());
         let change = move |registry: &mut Registry, now| {
             if registry.instance_mut(&instance).is_ok() {
@@ -90,18 +92,18 @@ impl Service {
             let record = InstanceRecord::register(instance.clone(), node_type, enabled, now);
             registry.add_instance(record).map(drop)
         };
-        let audit = Audit { target: name.clone(), ..audit };
         self.driver.store.change_registry(Some(audit), change).await?;
         self.driver.taken.notify_one();
         self.instance(&name).await
     }
 
     /// Has an instance checked soon; or, with `store: false`, now, and only says what that would make of its record.
-    pub(super) async fn check_health(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let name = asked.name("name")?;
-        let stores = asked.flag("store")?.unwrap_or(true);
-        asked.end()?;
-        let audit = Audit { target: name.clone(), ..audit };
+    pub(super) async fn check_health(
+        &self,
+        asked: HealthCheck,
+        audit: Audit,
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let (name, stores) = (asked.name, asked.store.unwrap_or(true));
         let instance = InstanceName::from(name.as_str());
         if stores {
             let change = move |registry: &mut Registry, now| {
@@ -125,17 +127,16 @@ impl Service {
         named(&overview, &self.driver, &name)
     }
 
-    pub(super) async fn set_instance(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let name = asked.name("name")?;
-        let managed = asked.flag("managed_by_policy")?;
-        let adjustment = asked.take("capacity_adjustment");
-        asked.end()?;
-        let adjustment = adjustment.map(|value| {
-            let share = value.as_f64().filter(|share| (0.0..=MOST_ADJUSTMENT).contains(share));
-            let range = format!("capacity_adjustment: it is a number from 0 to {MOST_ADJUSTMENT}");
-            share.ok_or_else(|| Refused::bad(range))
-        });
-        let adjustment = adjustment.transpose()?.map(|share| Adjustment((share * 100.0).round() as u32));
+    pub(super) async fn set_instance(
+        &self,
+        asked: InstanceSettings,
+        audit: Audit,
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let InstanceSettings { name, capacity_adjustment, managed_by_policy: managed } = asked;
+        if capacity_adjustment.is_some_and(|share| !(0.0..=MOST_ADJUSTMENT).contains(&share)) {
+            return Err(bad(format!("capacity_adjustment: it is a number from 0 to {MOST_ADJUSTMENT}")));
+        }
+        let adjustment = capacity_adjustment.map(|share| Adjustment((share * 100.0).round() as u32));
         let instance = InstanceName::from(name.as_str());
         let change = move |registry: &mut Registry, _| {
             let one = &mut registry.instance_mut(&instance)?.instance;
@@ -143,7 +144,30 @@ impl Service {
             one.adjustment = adjustment.unwrap_or(one.adjustment);
             Ok(())
         };
-        self.driver.store.change_registry(Some(Audit { target: name.clone(), ..audit }), change).await?;
+        self.driver.store.change_registry(Some(audit), change).await?;
         self.instance(&name).await
+    }
+
+    /// Removes an instance once its last jobs have ended, or at once if it is dead.
+    pub(super) async fn remove_instance(
+        &self,
+        asked: InstanceRemoval,
+        audit: Audit,
+    ) -> Result<Removed, OperationRefusal> {
+        let InstanceRemoval { name, dead, drain: _ } = asked;
+        let instance = InstanceName::from(name.as_str());
+        let removed = match dead {
+            true if instance == self.driver.node => {
+                let alive = "this control node answers, so it is not dead: ask another one, or drain it";
+                return Err(conflict(alive));
+            }
+            true => {
+                self.driver.store.declare_dead(audit, instance).await?;
+                self.driver.show_open().await?;
+                true
+            }
+            false => self.driver.store.drain_instance(Some(audit), instance).await?,
+        };
+        Ok(Removed { name, removed })
     }
 }

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use serde_json::{Value, json};
-
-use super::arguments::Arguments;
-use super::{Refused, answers};
-use crate::controller::core::{GroupName, InstanceName, JobId, JobKind, JobState};
+use super::{answers, conflict, missing};
+use crate::controller::core::{GroupName, InstanceName, JobId, Time};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::repeat::{Repeat, RepeatError};
-use crate::controller::store::{Audit, JobDetail, JobFilter, Kept, PAGE_MAX};
+use crate::controller::store::{self, Audit, JobDetail, Kept, PAGE_MAX};
 use crate::controller::stream;
+use crate::rpc::operation::{HostPage, JobFilter, OperationCode, OperationRefusal, Rerun};
+use crate::rpc::report::controller::{self as report, DeletedJob, Explained, Hosts, JobReport, Jobs};
 use crate::work::Leftovers;
 
 /// Rows of a list, unless asked otherwise.
@@ -21,43 +20,25 @@ const PAGE: u32 = 50;
 const HOSTS: u32 = 100;
 
 impl Service {
-    pub(super) async fn list_jobs(&self, mut asked: Arguments) -> Result<Value, Refused> {
-        let states = asked.texts("state")?;
-        let states = states.iter().map(|name| {
-            let state = JobState::ALL.into_iter().find(|state| state.name() == name);
-            state.ok_or_else(|| Refused::bad(format!("state: there is no state {name}")))
-        });
-        let states = states.collect::<Result<_, _>>()?;
-        let kinds = asked.texts("kind")?;
-        let kinds = kinds.iter().map(|name| {
-            JobKind::from_name(name).ok_or_else(|| Refused::bad(format!("kind: there is no kind {name}")))
-        });
-        let kinds = kinds.collect::<Result<_, _>>()?;
-        let labels = match asked.take("label") {
-            None => BTreeMap::new(),
-            Some(value) => {
-                serde_json::from_value(value).map_err(|_| Refused::bad("label: it is a map of texts"))?
-            }
+    pub(super) async fn list_jobs(&self, asked: JobFilter) -> Result<Jobs, OperationRefusal> {
+        let JobFilter { state, kind, name, group, node, label, since, until, before, limit } = asked;
+        let time = |time: jiff::Timestamp| Time(time.as_millisecond());
+        let filter = store::JobFilter {
+            states: state,
+            kinds: kind,
+            labels: label,
+            name,
+            group: group.map(|name| GroupName::from(name.as_str())),
+            node: node.map(|name| InstanceName::from(name.as_str())),
+            since: since.map(time),
+            until: until.map(time),
+            before: before.map(JobId),
         };
-        let filter = JobFilter {
-            states,
-            kinds,
-            labels,
-            name: asked.text("name")?,
-            group: asked.text("group")?.map(|name| GroupName::from(name.as_str())),
-            node: asked.text("node")?.map(|name| InstanceName::from(name.as_str())),
-            since: asked.time("since")?,
-            until: asked.time("until")?,
-            before: asked.number("before")?.map(JobId),
-        };
-        let limit = asked.count("limit")?.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-        asked.end()?;
-        let page = self.driver.store.list(filter, limit).await?;
-        let jobs: Vec<Value> = page.jobs.iter().map(answers::job).collect();
-        Ok(json!({"jobs": jobs, "next": page.next.map(|id| id.0)}))
+        let page = self.driver.store.list(filter, limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).await?;
+        Ok(Jobs { jobs: page.jobs.iter().map(JobReport::from).collect(), next: page.next.map(|id| id.0) })
     }
 
-    pub(super) async fn job(&self, id: JobId) -> Result<Value, Refused> {
+    pub(super) async fn job(&self, id: JobId) -> Result<report::JobDetail, OperationRefusal> {
         let retention = self.driver.options().bounds.payload_retention;
         let detail = self.driver.store.detail(id).await?;
         let mut names = BTreeMap::new();
@@ -71,32 +52,46 @@ impl Service {
             work_types.push(name.clone());
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
-        Ok(answers::job_detail(&detail, &recap, &work_types, retention))
+        Ok(answers::job_detail(&detail, recap, work_types, retention))
     }
 
     /// What a job did on its hosts, one page of them.
-    pub(super) async fn list_hosts(&self, mut asked: Arguments) -> Result<Value, Refused> {
-        let id = asked.job()?;
-        let from = asked.position("from")?;
-        let limit = asked.count("limit")?.unwrap_or(HOSTS).clamp(1, PAGE_MAX);
-        asked.end()?;
-        Ok(answers::hosts(id.0, from, &self.driver.store.recap(id, from, limit).await?))
+    pub(super) async fn list_hosts(&self, asked: HostPage) -> Result<Hosts, OperationRefusal> {
+        let HostPage { id, from, limit } = asked;
+        let limit = limit.unwrap_or(HOSTS).clamp(1, PAGE_MAX);
+        Ok(answers::hosts(id, from, self.driver.store.recap(JobId(id), from, limit).await?))
+    }
+
+    pub(super) async fn explain_job(&self, id: JobId) -> Result<Explained, OperationRefusal> {
+        let explained = self.driver.store.explain(id, self.driver.options().require_tls).await?;
+        let job = self.driver.store.job(id).await?;
+        Ok(answers::explanation(&job, explained, self.driver.pod_detail(&job)))
+    }
+
+    pub(super) async fn cancel_job(
+        &self,
+        id: JobId,
+        audit: Audit,
+    ) -> Result<report::JobDetail, OperationRefusal> {
+        self.driver.store.cancel(Some(audit), id).await?;
+        self.driver.show(id).await?;
+        self.job(id).await
     }
 
     /// A new job with the payload of one that has ended. It has no key, and waits for no other job.
-    pub(super) async fn rerun_job(&self, mut asked: Arguments, audit: Audit) -> Result<Value, Refused> {
-        let id = asked.job()?;
-        let failed_hosts = asked.flag("failed_hosts")?.unwrap_or(false);
-        asked.end()?;
+    pub(super) async fn rerun_job(
+        &self,
+        asked: Rerun,
+        audit: Audit,
+    ) -> Result<report::JobDetail, OperationRefusal> {
+        let (id, failed_hosts) = (JobId(asked.id), asked.failed_hosts);
         let former = self.driver.store.detail(id).await?;
         if !former.row.state.is_final() {
             let state = former.row.state.name();
-            return Err(Refused::conflict(format!(
-                "job {id} is {state}: it can run again once it has ended"
-            )));
+            return Err(conflict(format!("job {id} is {state}: it can run again once it has ended")));
         }
         let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.terms.limit.clone() };
-        let again = |former| Repeat { former, limit, audit: Audit { target: id.to_string(), ..audit } };
+        let again = |former| Repeat { former, limit, audit };
         let new = match self.unit_with_payload(&former) {
             Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,
             None => {
@@ -108,26 +103,26 @@ impl Service {
     }
 
     /// The hosts on which a job failed, or which it did not reach: all of them, or none.
-    async fn failed_hosts(&self, id: JobId) -> Result<Vec<String>, Refused> {
+    async fn failed_hosts(&self, id: JobId) -> Result<Vec<String>, OperationRefusal> {
         let (counts, hosts) = self.driver.store.failed_hosts(id).await?;
         let no_recap = || format!("job {id} did not come to its recap: run it again as a whole");
-        let counts = counts.ok_or_else(|| Refused::conflict(no_recap()))?;
+        let counts = counts.ok_or_else(|| conflict(no_recap()))?;
         if counts.left_out > 0 {
             let failed = hosts.len() as u64 + counts.left_out;
-            return Err(Refused::conflict(format!(
+            return Err(conflict(format!(
                 "job {id} failed on {failed} hosts, and no more than {} are kept: run it again as a whole",
                 hosts.len()
             )));
         }
         if hosts.is_empty() {
-            return Err(Refused::conflict(format!("no host failed in job {id}")));
+            return Err(conflict(format!("no host failed in job {id}")));
         }
         match stream::limit(&hosts) {
             Ok(_) => Ok(hosts),
             Err(error) => {
                 let count = hosts.len();
                 let why = format!("job {id} failed on {count} hosts: {error}: run it again as a whole");
-                Err(Refused::conflict(why))
+                Err(conflict(why))
             }
         }
     }
@@ -144,7 +139,7 @@ impl Service {
     }
 
     /// The payload of a job from another control node that has it.
-    async fn payload_elsewhere(&self, job: &JobDetail) -> Result<(PeerAnswer, PeerStream), Refused> {
+    async fn payload_elsewhere(&self, job: &JobDetail) -> Result<(PeerAnswer, PeerStream), OperationRefusal> {
         let id = job.row.id;
         let mut why = None;
         for (node, _) in holders(job).filter(|(node, _)| **node != self.driver.node) {
@@ -156,34 +151,34 @@ impl Service {
             }
         }
         Err(match why {
-            Some(error) => Refused {
-                code: "owner_away",
-                message: format!("the payload of job {id} is on another control node: {error}"),
-            },
-            None => Refused::missing(format!(
+            Some(error) => OperationRefusal::new(
+                OperationCode::OwnerAway,
+                format!("the payload of job {id} is on another control node: {error}"),
+            ),
+            None => missing(format!(
                 "the payload of job {id} is not kept any more (payloadretention, or rerun: false)"
             )),
         })
     }
 
     /// Deletes the row of a job that has ended, and its units here.
-    pub(super) async fn delete_job(&self, id: JobId, audit: Audit) -> Result<Value, Refused> {
+    pub(super) async fn delete_job(&self, id: JobId, audit: Audit) -> Result<DeletedJob, OperationRefusal> {
         let holders = self.driver.store.detail(id).await?.holders;
-        self.driver.store.delete_job(Audit { target: id.to_string(), ..audit }, id).await?;
+        self.driver.store.delete_job(audit, id).await?;
         for (_, unit, _) in holders.iter().filter(|(node, _, _)| *node == self.driver.node) {
             if let Err(error) = self.registry.release_child(unit, Leftovers::Stay).await {
                 tracing::debug!(unit, %error, "housekeeping will release a unit without a job");
             }
         }
-        Ok(json!({"id": id.0, "deleted": true}))
+        Ok(DeletedJob { id: id.0, deleted: true })
     }
 }
 
-impl From<RepeatError> for Refused {
+impl From<RepeatError> for OperationRefusal {
     fn from(error: RepeatError) -> Self {
         match error {
             RepeatError::Here(error) => error.into(),
-            RepeatError::Elsewhere { .. } => Self { code: "owner_away", message: error.to_string() },
+            RepeatError::Elsewhere { .. } => Self::new(OperationCode::OwnerAway, error.to_string()),
         }
     }
 }

@@ -2,15 +2,15 @@
 //! reader holds one piece of the output and one line, however long the output is.
 
 use bytes::Bytes;
-use serde_json::json;
 
-use super::arguments::Arguments;
-use super::{Operated, Refused};
+use super::{Operated, missing};
 use crate::controller::core::JobId;
 use crate::controller::output::{OutputError, OutputPart, OutputReader};
 use crate::controller::peer::{PeerError, PeerStream};
 use crate::controller::service::Service;
 use crate::controller::stream::EventFilter;
+use crate::rpc::operation::{self, Answer, OperationCode, OperationRefusal};
+use crate::rpc::report::controller::{EventsBegin, OutputBegins};
 
 /// Bytes that follow an answer.
 #[derive(Debug)]
@@ -62,41 +62,38 @@ impl OutputSource {
     }
 }
 
-impl From<OutputError> for Refused {
+impl From<OutputError> for OperationRefusal {
     fn from(error: OutputError) -> Self {
         match error {
             OutputError::Store(error) => error.into(),
-            OutputError::Elsewhere(_) | OutputError::Missing(_) => Self::missing(error.to_string()),
+            OutputError::Elsewhere(_) | OutputError::Missing(_) => missing(error.to_string()),
         }
     }
 }
 
 impl Service {
-    pub(super) async fn stream_output(&self, mut asked: Arguments) -> Result<Operated, Refused> {
-        let id = asked.job()?;
-        let from = asked.position("from")?;
-        let attempt = asked.count("attempt")?;
-        let follow = asked.flag("follow")?.unwrap_or(false);
-        asked.end()?;
-        let (size, output) = self.output(id, OutputPart { from, follow, attempt }).await?;
-        let line = json!({"id": id.0, "from": from, "size": size});
-        Ok(Operated::Stream(line, Box::new(JobStream { output, events: None })))
+    pub(super) async fn stream_output(
+        &self,
+        asked: operation::OutputPart,
+    ) -> Result<Operated, OperationRefusal> {
+        let operation::OutputPart { id, from, attempt, follow } = asked;
+        let (size, output) = self.output(JobId(id), OutputPart { from, follow, attempt }).await?;
+        let answer = Answer::ReadOutput(OutputBegins { id, from, size });
+        Ok((answer, Some(Box::new(JobStream { output, events: None }))))
     }
 
-    pub(super) async fn stream_events(&self, mut asked: Arguments) -> Result<Operated, Refused> {
-        let id = asked.job()?;
-        let from = asked.position("from")?;
-        let host = asked.text("host")?;
-        let failed = asked.flag("failed")?.unwrap_or(false);
-        let follow = asked.flag("follow")?.unwrap_or(false);
-        asked.end()?;
-        let (_, output) = self.output(id, OutputPart { from: 0, follow, attempt: None }).await?;
+    pub(super) async fn stream_events(
+        &self,
+        asked: operation::EventFilter,
+    ) -> Result<Operated, OperationRefusal> {
+        let operation::EventFilter { id, from, host, failed, follow } = asked;
+        let (_, output) = self.output(JobId(id), OutputPart { from: 0, follow, attempt: None }).await?;
         let events = Some(EventFilter::new(from, host, failed));
-        Ok(Operated::Stream(json!({"id": id.0}), Box::new(JobStream { output, events })))
+        Ok((Answer::ReadEvents(EventsBegin { id }), Some(Box::new(JobStream { output, events }))))
     }
 
     /// The output of a job, wherever it is, and how many bytes there are now.
-    async fn output(&self, id: JobId, part: OutputPart) -> Result<(u64, OutputSource), Refused> {
+    async fn output(&self, id: JobId, part: OutputPart) -> Result<(u64, OutputSource), OperationRefusal> {
         match OutputReader::open(&self.driver, &self.registry, id, part).await {
             Ok(reader) => return Ok((reader.size(), OutputSource::Here(reader))),
             Err(OutputError::Elsewhere(_)) => {}
@@ -106,13 +103,14 @@ impl Service {
         match self.output_elsewhere(id, part).await {
             Ok((answer, stream)) => Ok((answer.size, OutputSource::Elsewhere(id, stream))),
             Err(error) => Err(match error {
-                PeerError::NoHolder => {
-                    Refused::missing(format!("the output of job {id} is not kept any more"))
-                }
-                PeerError::Missing { .. } => Refused::missing(error.to_string()),
+                PeerError::NoHolder => missing(format!("the output of job {id} is not kept any more")),
+                PeerError::Missing { .. } => missing(error.to_string()),
                 PeerError::Store(error) => error.into(),
                 PeerError::Unreachable { .. } | PeerError::Refused { .. } | PeerError::Signing { .. } => {
-                    Refused { code: "owner_away", message: format!("the output of job {id}: {error}") }
+                    OperationRefusal::new(
+                        OperationCode::OwnerAway,
+                        format!("the output of job {id}: {error}"),
+                    )
                 }
             }),
         }

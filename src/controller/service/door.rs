@@ -5,7 +5,6 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -17,12 +16,14 @@ use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::driver::{JobDriver, rfc3339};
 use crate::controller::header::{Header, Purpose};
-use crate::controller::operations::{self, Operated, Refused};
+use crate::controller::operations;
 use crate::controller::options::ControllerOptions;
 use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::{Audit, Error, JobDetail, Kept};
 use crate::controller::stream;
 use crate::rpc::UnitState;
+use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
+use crate::rpc::report::controller::ControllerReport;
 use crate::work::Registry;
 use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
@@ -224,21 +225,13 @@ impl Door {
     }
 
     /// Carries out what needs no driver: a ping.
-    pub(super) fn operate(&self, request: &Map<String, Value>) -> Result<Value, Refused> {
+    pub(super) fn operate(&self, operation: &Operation) -> Result<Answer, OperationRefusal> {
         let why = self.0.why.lock().words.clone();
-        if request.get("op").is_none_or(|op| op != "ping") {
-            return Err(Refused { code: "store_away", message: why });
+        if *operation != Operation::Ping {
+            return Err(OperationRefusal::new(OperationCode::StoreAway, why));
         }
-        Ok(json!({
-            "version": operations::VERSION,
-            "node": self.0.node.to_string(),
-            "active_node": self.0.node.to_string(),
-            "install": null,
-            "paused": null,
-            "store": operations::store_state(&self.options(), Some(why), 0),
-            "nodes": [],
-            "groups": [],
-        }))
+        let store = operations::store_report(&self.options(), Some(why));
+        Ok(Answer::Ping(ControllerReport { store, ..operations::unopened(&self.0.node) }))
     }
 }
 
@@ -273,26 +266,6 @@ impl Jobs for Door {
         let parsed = parsed.map_err(|error| format!("header: {error}"))?;
         let stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
         Ok(Box::new(Intake { door: self.clone(), stream, header: header.cloned(), request }))
-    }
-
-    fn operate(&self, operation: Vec<u8>, who: String) -> Act<'_, String> {
-        Box::pin(async move {
-            let operated = match serde_json::from_slice(&operation) {
-                Err(_) => Err(Refused::bad("the payload is not one JSON object")),
-                Ok(request) if self.0.driver.get().is_none() => Self::operate(self, &request),
-                Ok(request) => match self.driver() {
-                    Err(message) => Err(Refused { code: "refused", message }),
-                    Ok(driver) => match self.service(driver).operate(request, &who).await {
-                        Ok(Operated::Done(result)) => Ok(result),
-                        Ok(Operated::Stream(..)) => {
-                            Err(Refused::bad("it is a stream: ask for it over the control socket"))
-                        }
-                        Err(refused) => Err(refused),
-                    },
-                },
-            };
-            operations::line(operated).to_string()
-        })
     }
 
     fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
@@ -470,6 +443,8 @@ async fn check_credentials(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

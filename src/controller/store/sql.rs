@@ -217,7 +217,7 @@ stored! {
     InstanceName: Text String, |name| name.as_str().to_owned(), |text| Some(text.as_str().into());
     GroupName: Text String, |name| name.as_str().to_owned(), |text| Some(text.as_str().into());
     Word: Text String, |word| word.as_str().to_owned(), |text| Some(text.as_str().into());
-    JobKind: Text String, |kind| kind.name().to_owned(), |text| JobKind::from_name(&text);
+    JobKind: Text String, |kind| kind.name().to_owned(), |text| named(&JobKind::ALL, JobKind::name, &text);
     Kept: Text String, |kept| kept.name().to_owned(), |text| named(&Kept::ALL, Kept::name, &text);
     JobState: Text String, |state| state.name().to_owned(), |text| named(&JobState::ALL, JobState::name, &text);
     NodeType: Text String, |node| node.name().to_owned(), |text| named(&NodeType::ALL, NodeType::name, &text);

@@ -9,30 +9,12 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::core::readable;
+pub use crate::rpc::report::controller::HostStats;
 
 /// The most hosts of a recap that are kept.
 pub const MOST_HOSTS: usize = 10_000;
 /// The most bytes of a host's name. It is part of a key of the store, and PostgreSQL bounds those.
 const LONGEST_HOST: usize = 255;
-
-/// The counters of one host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostStats {
-    /// Tasks that succeeded.
-    pub ok: u64,
-    /// Tasks that changed something.
-    pub changed: u64,
-    /// Tasks that failed.
-    pub failures: u64,
-    /// Tasks for which it could not be reached.
-    pub dark: u64,
-    /// Tasks that were skipped.
-    pub skipped: u64,
-    /// Tasks after which a rescue block ran.
-    pub rescued: u64,
-    /// Tasks whose failure was ignored.
-    pub ignored: u64,
-}
 
 impl HostStats {
     /// Whether a rerun for failed hosts covers it.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::super::controller::store_of;
-use super::Findings;
+use super::{Findings, Severity};
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
 use crate::controller::options::{ControllerOptions, Discovery, NodeType, OwnRunner};
@@ -24,20 +24,14 @@ impl Findings {
         self.peer_keys(config, controller);
         self.run_dir(&controller.run_dir);
         if !controller.verify_signature {
-            self.warn(format!(
-                "verifysignature is false: every node of the mesh may submit jobs here; {ADVICE}"
-            ));
+            let what = "verifysignature is false: every node of the mesh may submit jobs here";
+            self.find(Severity::Warning, WHAT, what, Some(ADVICE));
         }
         if controller.discovery == Discovery::Enabled && config.is_open_to_strangers() {
-            self.warn(format!(
-                "discovery is enabled, and a node needs no certificate to join: any that says it can run jobs gets some, \
-                 with their secrets; {ADVICE}"
-            ));
+            let what = "discovery is enabled, and a node needs no certificate to join: any that says it can run jobs gets \
+                        some, with their secrets";
+            self.find(Severity::Warning, WHAT, what, Some(ADVICE));
         }
-    }
-
-    fn warn(&mut self, what: impl std::fmt::Display) {
-        self.warnings.push(format!("{WHAT}: {what}"));
     }
 
     fn store(&mut self, config: &Config) {
@@ -50,11 +44,12 @@ impl Findings {
         match found {
             Ok(StoreFinding::Absent | StoreFinding::Fine) => {}
             Ok(StoreFinding::NoNotifications) => self.warn(
+                WHAT,
                 "store: notifications do not arrive, as behind a transaction pooler: control nodes notice each \
                  other's changes by their poll alone",
             ),
             // It may be there when the node starts.
-            Err(Error::Away(why)) => self.warn(format!("store: it cannot be reached now: {why}")),
+            Err(Error::Away(why)) => self.warn(WHAT, format_args!("store: it cannot be reached now: {why}")),
             Err(error) => self.add(WHAT, error),
         }
     }
@@ -78,6 +73,7 @@ impl Findings {
         self.program(format!("{WHAT}: runner"), &kind.command);
         if controller.node_type == NodeType::Hybrid && kind.limits.user.is_none() {
             self.warn(
+                WHAT,
                 "this node's own jobs run as the daemon's user, beside its keys and credentials: give them another one by \
                  `user` of `runnerlimits`, unless jobs sync projects, which need this one",
             );
@@ -87,7 +83,7 @@ impl Findings {
     /// The default is no mistake where all nodes make private directories themselves.
     fn run_dir(&mut self, run_dir: &Path) {
         if run_dir != Path::new(DEFAULT_RUN_DIR) && is_open_to_others(run_dir) {
-            self.warn(format!(
+            self.warn(WHAT, format_args!(
                 "rundir {}: others can write there, and on receptor's nodes and older ones they could take over jobs: \
                  name a directory that belongs to the user of the jobs alone",
                 run_dir.display()
@@ -99,6 +95,7 @@ impl Findings {
         let has_keys = config.work_signing.is_some() && config.work_verification.is_some();
         if controller.store.starts_with("postgres") && !has_keys {
             self.warn(
+                WHAT,
                 "work-signing or work-verification is missing: control nodes cannot fetch each other's output",
             );
         }

@@ -8,6 +8,7 @@ mod controller;
 mod trust;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::net::ToSocketAddrs as _;
@@ -21,10 +22,12 @@ use socket2::{Socket, Type};
 use super::wiring;
 use crate::config::components::{Claim, Trust};
 use crate::config::{
-    self, ADVICE, Component, Config, ControlListener, Environment, HostPort, Invocation, Link,
+    self, ADVICE, Component, Config, ConfigError, ControlListener, Environment, HostPort, Invocation, Link,
+    Warning,
 };
 use crate::os::address::{bind, open_first};
 use crate::os::container;
+use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::{self, limits::Limits};
 
 /// The rest of the arguments, if they ask for a check.
@@ -32,37 +35,54 @@ pub(super) fn asked(args: &[String]) -> Option<&[String]> {
     args.split_first().filter(|(first, _)| *first == "check").map(|(_, rest)| rest)
 }
 
+/// What to do about something that is in use.
+const RUNNING: &str = "if by this very node, check with --running";
+
 /// Checks what the arguments name and prints the findings: 0 if nothing keeps a node from starting.
 pub(super) fn main(args: &[String]) -> ExitCode {
-    let running = args.iter().any(|arg| arg == "--running");
-    let args: Vec<String> = args.iter().filter(|arg| *arg != "--running").cloned().collect();
-    let loaded = match config::load(sources(args), &Environment::of_process()) {
-        Ok(Invocation::Run(loaded)) => loaded,
+    let given = |flag: &str| args.iter().any(|arg| arg == flag);
+    let (running, json) = (given("--running"), given("--json"));
+    let rest = args.iter().filter(|arg| !["--running", "--json"].contains(&arg.as_str())).cloned();
+    let (found, summary) = match config::load(sources(rest.collect()), &Environment::of_process()) {
+        Ok(Invocation::Run(loaded)) => {
+            let mut found: Vec<_> = loaded.warnings.iter().map(warning).collect();
+            found.extend(findings(&loaded.config, running).list);
+            found.sort_by_key(|one| one.severity);
+            (found, summary(&loaded.config))
+        }
         Ok(Invocation::Help | Invocation::Version) => {
-            eprintln!("usage: meshd check [--running] FILE-OR-DIRECTORY | OPTION...");
+            eprintln!("usage: meshd check [--running] [--json] FILE-OR-DIRECTORY | OPTION...");
             return ExitCode::from(64);
         }
+        Err(errors) if json => (errors.0.iter().map(fault).collect(), String::new()),
         Err(errors) => {
             eprintln!("{errors}");
             return ExitCode::FAILURE;
         }
     };
-    for warning in &loaded.warnings {
-        println!("warning: {warning}");
-    }
-    let Findings { list, warnings, .. } = findings(&loaded.config, running);
-    for warning in &warnings {
-        println!("warning: {warning}");
-    }
-    for finding in &list {
-        println!("error: {finding}");
-    }
-    if list.is_empty() {
-        println!("fine: {}", summary(&loaded.config));
-        ExitCode::SUCCESS
+    let is_fine = !found.iter().any(|one| one.severity == Severity::Error);
+    if json {
+        println!("{}", serde_json::json!(found));
     } else {
-        ExitCode::FAILURE
+        for one in &found {
+            println!("{one}");
+        }
+        if is_fine {
+            println!("fine: {summary}");
+        }
     }
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn warning(warning: &Warning) -> Finding {
+    let (place, what) = (warning.at.to_string(), warning.text.clone());
+    Finding { place, what, severity: Severity::Warning, remedy: None }
+}
+
+fn fault(error: &ConfigError) -> Finding {
+    let names = [error.directive, error.parameter].into_iter().flatten().map(|name| format!(": {name}"));
+    let place = error.at.to_string() + &names.collect::<String>();
+    Finding { place, what: error.fault.clone(), severity: Severity::Error, remedy: None }
 }
 
 /// A path alone stands for the option that reads it.
@@ -112,7 +132,9 @@ fn findings(config: &Config, running: bool) -> Findings {
         findings.program(&what, &python.command);
         findings.surroundings(&what, &python.limits);
     }
-    findings.list.extend(work::check_limits(&wiring::work_types(config)).err());
+    if let Err(error) = work::check_limits(&wiring::work_types(config)) {
+        findings.add("", error);
+    }
     findings.profiles(config);
     findings.keys(config);
     findings.controller(config);
@@ -122,8 +144,7 @@ fn findings(config: &Config, running: bool) -> Findings {
 #[derive(Default)]
 struct Findings {
     running: bool,
-    list: Vec<String>,
-    warnings: Vec<String>,
+    list: Vec<Finding>,
     /// Which component claims what only one can have.
     claimed: BTreeMap<Claim, String>,
     /// Ports stay open until the end, so that no two components find the same one free.
@@ -131,8 +152,18 @@ struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, what: impl std::fmt::Display, problem: impl std::fmt::Display) {
-        self.list.push(format!("{what}: {problem}"));
+    /// What keeps a node from working.
+    fn add(&mut self, place: impl Display, what: impl Display) {
+        self.find(Severity::Error, place, what, None);
+    }
+
+    fn warn(&mut self, place: impl Display, what: impl Display) {
+        self.find(Severity::Warning, place, what, None);
+    }
+
+    fn find(&mut self, severity: Severity, place: impl Display, what: impl Display, remedy: Option<&str>) {
+        let (place, what, remedy) = (place.to_string(), what.to_string(), remedy.map(str::to_owned));
+        self.list.push(Finding { what, place, severity: severity, remedy });
     }
 
     fn surroundings(&mut self, what: &str, limits: &Limits) {
@@ -165,16 +196,15 @@ impl Findings {
             Component::IpRouter(router) => {
                 let taken = |name: &&String| Path::new("/sys/class/net").join(name).exists();
                 if let Some(name) = router.interface.as_ref().filter(taken).filter(|_| !self.running) {
-                    let problem =
-                        format!("there is an interface {name}; if by this very node, check with --running");
-                    self.add(component, problem);
+                    let what = format!("there is an interface {name}");
+                    self.find(Severity::Error, component, what, Some(RUNNING));
                 }
                 if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
                     self.add(component, format!("/dev/net/tun cannot be opened: {error}"));
                 }
             }
-            Component::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warnings.push(format!(
-                "{component}: with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
+            Component::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warn(component, format_args!(
+                "with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
             )),
             Component::Control(ControlListener::Mesh(_, _, Trust::Proof))
             | Component::TcpClient(_)
@@ -187,9 +217,8 @@ impl Findings {
     fn door(&mut self, config: &Config, component: &Component) {
         let Component::Link(link) = component else { return };
         if config.is_open_listener(link) {
-            let text =
-                format!("{component}: whoever reaches it joins the mesh without a certificate; {ADVICE}");
-            self.warnings.push(text);
+            let what = "whoever reaches it joins the mesh without a certificate";
+            self.find(Severity::Warning, component, what, Some(ADVICE));
         }
     }
 
@@ -235,10 +264,9 @@ impl Findings {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match other {
                 Some(other) => self.add(component, format!("{address} is in use: {other} has the port")),
                 None if self.running => {}
-                None => self.add(
-                    component,
-                    format!("{address} is in use; if by this very node, check with --running"),
-                ),
+                None => {
+                    self.find(Severity::Error, component, format!("{address} is in use"), Some(RUNNING));
+                }
             },
             Err(error) => self.add(component, format!("{address} cannot be listened on: {error}")),
         }
@@ -261,7 +289,7 @@ impl Findings {
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
             && !self.running
         {
-            self.add(component, "another daemon holds the socket; if this very node, check with --running");
+            self.find(Severity::Error, component, "another daemon holds the socket", Some(RUNNING));
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.directory(&component.to_string(), parent);
@@ -290,7 +318,7 @@ impl Findings {
     }
 
     /// A program is found on the search path unless its name has a slash.
-    fn program(&mut self, what: impl std::fmt::Display, program: &str) {
+    fn program(&mut self, what: impl Display, program: &str) {
         let runs = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
         let found = if program.contains('/') {
             runs(Path::new(program))

@@ -17,13 +17,13 @@ impl Findings {
         for configured in &config.tls_servers {
             match ServerProfile::open(configured.clone(), Some(&config.node.id)) {
                 Ok(made) => self.profile(&format!("tls-server {}", made.name()), &made),
-                Err(error) => self.list.push(error.to_string()),
+                Err(error) => self.add("", error),
             }
         }
         for configured in &config.tls_clients {
             match ClientProfile::open(configured.clone(), Some(&config.node.id)) {
                 Ok(made) => self.profile(&format!("tls-client {}", made.name()), &made),
-                Err(error) => self.list.push(error.to_string()),
+                Err(error) => self.add("", error),
             }
         }
     }
@@ -32,10 +32,11 @@ impl Findings {
     /// know more than this node does, so nothing of it is an error.
     fn profile(&mut self, what: &str, profile: &Profile) {
         let expiry = profile.expiry_warning();
-        self.warnings.extend(expiry.map(|warning| format!("{what}: the certificate {warning}")));
-        self.warnings.extend(profile.own_flaw().map(|flaw| format!("{what}: peers refuse it: {flaw}")));
-        let authorities = profile.authority_warnings();
-        self.warnings.extend(authorities.iter().map(|warning| format!("{what}: {warning}")));
+        let expiry = expiry.map(|warning| format!("the certificate {warning}"));
+        let flaw = profile.own_flaw().map(|flaw| format!("peers refuse it: {flaw}"));
+        for warning in expiry.into_iter().chain(flaw).chain(profile.authority_warnings()) {
+            self.warn(what, warning);
+        }
     }
 
     /// Keys that sign and verify work, and the files of Kubernetes work.
@@ -64,7 +65,9 @@ impl Findings {
         match runtime {
             Ok(runtime) => {
                 let problems = runtime.block_on(crate::pods::check::problems(kind));
-                self.warnings.extend(problems.iter().map(|problem| format!("{what}: {problem}")));
+                for problem in problems {
+                    self.warn(&what, problem);
+                }
             }
             Err(error) => self.add(&what, error),
         }

@@ -33,8 +33,8 @@ impl Registry {
         {
             return Ok((whole, true));
         }
-        // What the controller itself starts has waited for room, and what it was asked to do ends more than it writes.
-        if max_stdout.is_none() && !self.is_operation(&request) {
+        // What the controller itself starts has waited for room.
+        if max_stdout.is_none() {
             self.reserve.check().await?;
         }
         let mut status = match here {

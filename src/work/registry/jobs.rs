@@ -9,7 +9,7 @@ use super::submit::Submission;
 use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
-use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs, OPERATION};
+use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
 use crate::work::signing::{SignatureError, Subject, Verb};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
@@ -103,10 +103,6 @@ impl Registry {
         self.jobs.set(Some(jobs));
         for entry in self.units.all() {
             let status = entry.status();
-            if status.work_type == OPERATION {
-                self.release_operation(&entry);
-                continue;
-            }
             let Extra::Job(extra) = &status.extra else { continue };
             let is_unfinished = status.life.awaits_payload || extra.rerun_of.is_some();
             if is_unfinished && extra.job_id.is_none() {
@@ -370,9 +366,6 @@ impl Registry {
         request: &SubmitRequest,
         caller: &Caller,
     ) -> Result<Option<Box<dyn JobIntake>>, WorkError> {
-        if let Some(intake) = self.operation_intake(request, caller)? {
-            return Ok(Some(intake));
-        }
         let Some(controller) = self.controller_for(request) else { return Ok(None) };
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
@@ -393,9 +386,6 @@ impl Registry {
 
     /// The first status of a job's unit; none if the unit is none.
     pub(super) fn job_status(&self, request: &SubmitRequest) -> Option<Status> {
-        if self.is_operation(request) {
-            return Some(Status::new(OPERATION, Extra::None));
-        }
         let controller = self.controller_for(request)?;
         let status = Status::new(CONTROLLER, Extra::Job(Box::<JobExtra>::default()));
         Some(Status { verify_signature: controller.verifies_signatures(), ..status })

@@ -7,7 +7,6 @@ mod allocate;
 mod clusters;
 mod jobs;
 mod listing;
-mod operations;
 mod reserve;
 mod restart;
 mod submit;
@@ -25,7 +24,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
 use self::reserve::Reserve;
-use super::jobs::{CONTROLLER, JobsSlot, OPERATION, is_admin};
+use super::jobs::{CONTROLLER, JobsSlot, is_admin};
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
@@ -366,7 +365,6 @@ impl Registry {
     fn knows(&self, status: &Status) -> bool {
         status.work_type == REMOTE
             || matches!(status.extra, Extra::Job(_))
-            || status.work_type == OPERATION
             || self.local.has_type(&status.work_type)
     }
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::{OpenError, Registry};
-use crate::work::jobs::OPERATION;
 use crate::work::remote::has_work;
 use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status};
@@ -22,10 +21,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How long half a status is read again while its runner lives, and between readings.
 const HALF_WRITTEN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
-
-/// Detail of an operation that the end of an earlier daemon caught.
-const INTERRUPTED: &str =
-    "the daemon ended before this operation did: look whether it took effect, and if not ask again";
 
 /// Found on disk.
 struct Loaded {
@@ -186,12 +181,6 @@ fn has_living_runner(dir: &UnitDir) -> bool {
 /// A state that clients may have seen before it was in the status: a unit that a runner has claimed was running, and one
 /// with output from another node had been started there.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
-    if status.work_type == OPERATION {
-        // Nobody goes on with one. What is final stays.
-        let size = dir.stdout_size();
-        status.life.apply(&Event::Reported(State::Failed, INTERRUPTED.to_owned(), size));
-        return status;
-    }
     if status.life.state == State::Pending && is_claimed(dir) {
         status.life.apply(&Event::Claimed);
     }
@@ -259,20 +248,6 @@ mod tests {
         let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
         dir.write_status(&unsent, Durability::Volatile).unwrap();
         assert!(!started(), "the other node knows nothing of it");
-    }
-
-    #[test]
-    fn an_operation_that_was_interrupted_has_failed() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut asked = Status::new(OPERATION, Extra::None);
-        asked.life.apply(&Event::PayloadComplete);
-        let dir = unit(temp.path(), &String::from_utf8(asked.to_line()).unwrap());
-        let life = adopted(read_whole(&dir).unwrap(), &dir).life;
-        assert_eq!(life.state, State::Failed);
-        assert!(life.detail.contains("look whether it took effect"), "{}", life.detail);
-        asked.life.apply(&Event::Reported(State::Succeeded, "Finished".into(), 3));
-        let dir = unit(temp.path(), &String::from_utf8(asked.to_line()).unwrap());
-        assert_eq!(adopted(read_whole(&dir).unwrap(), &dir).life.state, State::Succeeded);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::streams::whole;
 use super::*;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// It fails so often from now on.
 fn fail(site: &Site, times: u32) {
@@ -29,12 +29,10 @@ fn a_controller_that_fails_three_times_within_five_minutes_stops_and_says_why() 
     let own = site.instance(OWN).instance;
     assert_eq!(own.node_state, NodeState::Unavailable);
     assert_eq!(site.errors(OWN), [format!("its controller has stopped: {why}")]);
-    let Value::Object(check) = json!({"op": "instance.health", "name": "e1", "store": false}) else {
-        panic!()
-    };
-    let refused = site.run(site.service().operate(check, "unix")).unwrap_err();
+    let check = json!({"op": "instance.health", "name": "e1", "store": false});
+    let refused = site.ask(check).unwrap_err();
     let words = "the lease of this control node could not be renewed";
-    assert_eq!((refused.code, refused.message.as_str()), ("owner_away", words));
+    assert_eq!((refused.code.to_string().as_str(), refused.message.as_str()), ("owner_away", words));
     // The node goes on: it answers, refuses jobs and says why, and what runs runs on.
     let refused = site.submit_bytes(&super::site::stream(json!({}))).unwrap_err();
     assert!(refused.contains(&why), "{refused}");

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::streams::{process, whole};
 use super::*;
 use crate::controller::core::{ChildId, JobId};
+use crate::controller::driver::shown::unit_state;
 use serde_json::{Value, json};
 
 struct Dice(u64);
@@ -280,10 +281,10 @@ impl History {
         for (id, submitted) in &self.jobs {
             let job = self.site.job(*id);
             assert!(job.attempts.iter().all(|attempt| attempt.swept), "{job:#?} {:#?}", self.told);
-            let wanted = job.row.state.unit_state();
+            let wanted = unit_state(job.row.state);
             for unit in &submitted.units {
                 let shown = self.site.unit(unit).expect("its unit is there");
-                assert_eq!(shown.state as u8, wanted, "{job:#?}");
+                assert_eq!(shown.state, wanted, "{job:#?}");
                 let output = self.site.output(unit);
                 let last = job.attempts.last();
                 let is_given_up = last.is_some_and(|last| self.given_up.contains(&last.unit.to_string()));

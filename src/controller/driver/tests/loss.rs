@@ -3,6 +3,7 @@
 use super::streams::{begun, events, process, whole};
 use super::*;
 use crate::controller::core::JobId;
+use crate::controller::driver::shown::unit_state;
 use crate::rpc::UnitState;
 use serde_json::{Value, json};
 
@@ -139,7 +140,7 @@ fn a_final_status_that_has_arrived_decides_though_its_node_is_lost_before_the_un
         let passed = site.until("its loss", || site.state(job).is_final());
         assert!(passed >= seconds(160), "{passed:?}: until then its node may answer");
         assert_eq!((site.state(job), site.job(job).attempts.len()), (state, 1), "{status}");
-        site.soon("its unit's end", || site.unit(&unit).unwrap().state as u8 == state.unit_state());
+        site.soon("its unit's end", || site.unit(&unit).unwrap().state == unit_state(state));
         site.fabric.set_routed(&node, true);
         site.soon("what is left of it to go", || site.fabric.left().is_empty());
         assert_eq!(site.state(job), state, "what is final stays");
@@ -159,7 +160,7 @@ fn what_a_lost_attempt_that_decides_has_written_is_whole() {
             site.boot();
         }
         site.until("its loss", || site.state(job).is_final());
-        site.soon("its unit's end", || site.unit(&unit).unwrap().state as u8 == site.state(job).unit_state());
+        site.soon("its unit's end", || site.unit(&unit).unwrap().state == unit_state(site.state(job)));
         assert!(site.output(&unit) == whole(2, status), "{status}: the end line is missing");
     }
 }

@@ -7,9 +7,9 @@ use super::site::stream;
 use super::streams::whole;
 use super::*;
 use crate::controller::core::JobId;
-use crate::controller::operations::{Operated, Refused};
 use crate::controller::store::Kept;
 use crate::rpc::UnitState;
+use crate::rpc::operation::{Answer, Operation, OperationRefusal, Rerun};
 use crate::work::jobs::{JobReport, JobUnit};
 
 /// Bytes of a payload that is half there.
@@ -31,16 +31,16 @@ fn ended_elsewhere(site: &Site, header: Value) -> JobId {
     job
 }
 
-fn rerun(site: &Site, job: JobId) -> Result<JobId, Refused> {
-    let Value::Object(request) = json!({"op": "job.rerun", "id": job.0}) else { unreachable!() };
+fn rerun(site: &Site, job: JobId) -> Result<JobId, OperationRefusal> {
+    let request = Operation::RerunJob(Rerun { id: job.0, failed_hosts: false });
     let service = site.service().clone();
     let mut asked = None;
     site.run(async { asked = Some(tokio::spawn(async move { service.operate(request, "unix").await })) });
     let asked = asked.unwrap();
     site.until("the answer", || asked.is_finished());
     match site.run(asked).unwrap()? {
-        Operated::Done(job) => Ok(JobId(job["id"].as_i64().unwrap())),
-        Operated::Stream(answer, _) => panic!("{answer} is followed by a stream"),
+        (Answer::RerunJob(job), None) => Ok(JobId(job.job.id)),
+        (answer, _) => panic!("{answer:?}"),
     }
 }
 
@@ -62,7 +62,7 @@ fn a_rerun_whose_payload_does_not_come_leaves_nothing() {
     ] {
         elsewhere.says(answers, &half, size);
         let refused = rerun(&site, job).unwrap_err();
-        assert_eq!(refused.code, code, "{answers:?}: {}", refused.message);
+        assert_eq!(refused.code.to_string(), code, "{answers:?}: {}", refused.message);
         assert!(refused.message.contains(words), "{answers:?}: {}", refused.message);
         assert_eq!(there(&site), before, "{answers:?}");
     }
@@ -164,7 +164,7 @@ fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
     site.driver().set_options(site.options.clone());
     let refused = rerun(&site, job).unwrap_err();
     assert_eq!(
-        (refused.code, refused.message.as_str()),
+        (refused.code.to_string().as_str(), refused.message.as_str()),
         ("refused", "no more than 0 jobs may be pending (maxpending)")
     );
     assert_eq!((site.units(), site.on_disk(), site.jobs().len()), before);

@@ -15,12 +15,12 @@ use super::fabric::{Fabric, FakeChildren, FakeMesh, OWN};
 use super::{options, seconds};
 use crate::controller::core::{InstanceName, JobId, JobState, NodeState};
 use crate::controller::driver::JobDriver;
-use crate::controller::operations::Operated;
 use crate::controller::options::{ControllerOptions, Discovery};
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::Service;
 use crate::controller::store::{self, InstanceRecord, JobDetail, Store};
 use crate::rpc::UnitReport;
+use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::signing::{Signer, Verifier};
@@ -132,14 +132,17 @@ impl Site {
 
     /// An operator's operation.
     pub(super) fn operate(&self, operation: Value) -> Value {
-        let Value::Object(operation) = operation else { panic!("{operation} is no operation") };
-        let done = self.run(self.process().service.operate(operation, "unix"));
-        let done = done.unwrap_or_else(|refused| panic!("{}: {}", refused.code, refused.message));
+        let done = self.ask(operation).unwrap_or_else(|refused| panic!("{}: {refused}", refused.code));
         self.settle();
-        match done {
-            Operated::Done(result) => result,
-            Operated::Stream(answer, _) => panic!("{answer} is followed by a stream"),
-        }
+        done
+    }
+
+    /// The same, which may be refused.
+    pub(super) fn ask(&self, operation: Value) -> Result<Value, OperationRefusal> {
+        let operation = Operation::parse(operation.as_object().unwrap().clone())?;
+        let (answer, stream) = self.run(self.process().service.operate(operation, "unix"))?;
+        assert!(stream.is_none(), "{answer:?} is followed by a stream");
+        Ok(json!(answer))
     }
 
     /// An operator declares a node dead.

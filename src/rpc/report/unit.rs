@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::CallError;
+use crate::rpc::CallError;
 
 /// Where a unit stands. The numbers are those of the protocol and of the status file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,226 @@
+//! What can be asked of a controller: each operation with its arguments, its answer, and the code of a refusal. Owns the
+//! JSON of both directions; what an operation does is the controller's business.
+
+mod arguments;
+mod question;
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+pub use self::arguments::*;
+pub use self::question::{Answered, OperationError, Question};
+use super::report::Lenient;
+use super::report::controller::{
+    BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EventsBegin, Explained,
+    GroupReport, Groups, Hosts, InstanceReport, Instances, JobDetail, Jobs, OutputBegins, Paused, Policies,
+    Removed,
+};
+use super::report::names::names;
+
+/// The key that names an operation.
+const OP: &str = "op";
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $op:ident $name:literal $ask:ident $(($arguments:ty))? -> $answer:ident;)*) => {
+        /// An operation with its arguments.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Operation {
+            $($(#[$doc])* $op $(($arguments))?,)*
+        }
+
+        /// The answer to an operation.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[expect(missing_docs, reason = "each is named as its operation")]
+        pub enum Answer {
+            $($op($answer),)*
+        }
+
+        impl Operation {
+            /// Its name.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(operations!(@any $op $($arguments)?) => $name,)*
+                }
+            }
+
+            /// Reads a request: its name first, so that an error can say which of its arguments is wrong.
+            ///
+            /// # Errors
+            /// There is no such operation, or it does not take these arguments.
+            pub fn parse(mut request: Map<String, Value>) -> Result<Self, OperationRefusal> {
+                let Some(Value::String(name)) = request.remove(OP) else {
+                    return Err(OperationRefusal::new(OperationCode::BadRequest, "op: it is missing"));
+                };
+                // Null is as good as nothing.
+                request.retain(|_, value| !value.is_null());
+                match name.as_str() {
+                    $($name => operations!(@read request $name $op $($arguments)?),)*
+                    _ => Err(OperationRefusal::new(OperationCode::UnknownOp, format!("there is no operation {name}"))),
+                }
+            }
+
+            /// What it changes, for the audit: the first argument that it needs.
+            pub fn target(&self) -> String {
+                match self {
+                    $(operations!(@one arguments $op $($arguments)?) => operations!(@target arguments $($arguments)?),)*
+                }
+            }
+
+            /// The request.
+            pub fn to_request(&self) -> Map<String, Value> {
+                let mut request = Map::from_iter([(OP.to_owned(), self.name().into())]);
+                let arguments = match self {
+                    $(operations!(@one arguments $op $($arguments)?) => operations!(@json arguments $($arguments)?),)*
+                };
+                if let Ok(Value::Object(arguments)) = arguments {
+                    request.extend(arguments);
+                }
+                request
+            }
+        }
+
+        $(
+            $(#[$doc])*
+            pub const fn $ask($(arguments: $arguments)?) -> Question<$answer> {
+                Question { operation: operations!(@make arguments $op $($arguments)?), answer: PhantomData }
+            }
+        )*
+    };
+    (@any $op:ident) => { Self::$op };
+    (@any $op:ident $arguments:ty) => { Self::$op(_) };
+    (@read $request:ident $name:literal $op:ident) => { read::<Nothing>($name, $request).map(|_| Self::$op) };
+    (@read $request:ident $name:literal $op:ident $arguments:ty) => { read($name, $request).map(Self::$op) };
+    (@one $it:ident $op:ident) => { Self::$op };
+    (@one $it:ident $op:ident $arguments:ty) => { Self::$op($it) };
+    (@json $it:ident) => { Ok(Value::Null) };
+    (@json $it:ident $arguments:ty) => { serde_json::to_value($it) };
+    (@target $it:ident) => { String::new() };
+    (@target $it:ident $arguments:ty) => { $it.target() };
+    (@make $it:ident $op:ident) => { Operation::$op };
+    (@make $it:ident $op:ident $arguments:ty) => { Operation::$op($it) };
+}
+
+operations! {
+    /// How the controller stands.
+    Ping "ping" ping -> ControllerReport;
+    /// Starts no more jobs.
+    Pause "pause" pause -> Paused;
+    /// Starts jobs again.
+    Resume "resume" resume -> Paused;
+    /// Believes the clock as it is.
+    ConfirmClock "clock.confirm" confirm_clock -> ClockReport;
+    /// Deletes what runners have left.
+    CleanUp "cleanup" clean_up -> Cleanup;
+    /// Copies the store.
+    BackUp "backup" back_up(BackupPath) -> BackupReport;
+    /// Computes who belongs to which group.
+    RunPolicies "policy.run" run_policies(PolicyRun) -> Policies;
+    /// The instances, or the nodes that could become some.
+    ListInstances "instance.list" list_instances(InstanceFilter) -> Instances;
+    /// One instance.
+    GetInstance "instance.get" get_instance(ByName) -> InstanceReport;
+    /// Registers a node.
+    AddInstance "instance.add" add_instance(NewInstance) -> InstanceReport;
+    /// Changes how an instance is used.
+    SetInstance "instance.set" set_instance(InstanceSettings) -> InstanceReport;
+    /// Lets jobs start on an instance, also on a node that discovery found.
+    EnableInstance "instance.enable" enable_instance(ByName) -> InstanceReport;
+    /// Starts no more jobs on an instance.
+    DisableInstance "instance.disable" disable_instance(ByName) -> InstanceReport;
+    /// Checks an instance.
+    CheckHealth "instance.health" check_health(HealthCheck) -> InstanceReport;
+    /// Removes an instance.
+    RemoveInstance "instance.remove" remove_instance(InstanceRemoval) -> Removed;
+    /// The groups.
+    ListGroups "group.list" list_groups -> Groups;
+    /// One group.
+    GetGroup "group.get" get_group(ByName) -> GroupReport;
+    /// Makes a group.
+    CreateGroup "group.create" create_group(GroupSettings) -> GroupReport;
+    /// Changes a group.
+    SetGroup "group.set" set_group(GroupSettings) -> GroupReport;
+    /// Puts an instance on a group's list.
+    AddToGroup "group.add" add_to_group(Membership) -> GroupReport;
+    /// Takes an instance off a group's list.
+    RemoveFromGroup "group.remove" remove_from_group(Membership) -> GroupReport;
+    /// Deletes a group.
+    DeleteGroup "group.delete" delete_group(ByName) -> DeletedGroup;
+    /// Jobs, newest first.
+    ListJobs "job.list" list_jobs(JobFilter) -> Jobs;
+    /// All that is known of a job.
+    GetJob "job.get" get_job(ById) -> JobDetail;
+    /// What a job did on its hosts.
+    ListHosts "job.hosts" list_hosts(HostPage) -> Hosts;
+    /// Why a job waits.
+    ExplainJob "job.explain" explain_job(ById) -> Explained;
+    /// What a job's runner writes; the bytes follow.
+    ReadOutput "job.output" read_output(OutputPart) -> OutputBegins;
+    /// A job's events; they follow, one a line.
+    ReadEvents "job.events" read_events(EventFilter) -> EventsBegin;
+    /// Cancels a job.
+    CancelJob "job.cancel" cancel_job(ById) -> JobDetail;
+    /// Runs a job again as a new one.
+    RerunJob "job.rerun" rerun_job(Rerun) -> JobDetail;
+    /// Deletes a job that has ended.
+    DeleteJob "job.delete" delete_job(ById) -> DeletedJob;
+}
+
+names! {
+    /// Why an operation was not carried out, for programs.
+    enum OperationCode {
+        /// An argument is missing, unknown, or not what it has to be.
+        BadRequest = "bad_request",
+        /// There is no such operation.
+        UnknownOp = "unknown_op",
+        /// There is no such thing, or it is not kept any more.
+        NotFound = "not_found",
+        /// It cannot be done in this state.
+        Conflict = "conflict",
+        /// Everything else.
+        Refused = "refused",
+        /// The store cannot be reached now.
+        StoreAway = "store_away",
+        /// Another control node would have to answer and cannot be reached.
+        OwnerAway = "owner_away",
+    }
+}
+
+/// Why an operation was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct OperationRefusal {
+    /// For programs.
+    pub code: Lenient<OperationCode>,
+    /// For people.
+    pub message: String,
+}
+
+impl OperationRefusal {
+    /// A refusal in words.
+    pub fn new(code: OperationCode, message: impl Into<String>) -> Self {
+        Self { code: Lenient::Known(code), message: message.into() }
+    }
+}
+
+/// The line that answers an operation.
+pub fn line(answered: &Result<Answer, OperationRefusal>) -> Value {
+    match answered {
+        Ok(answer) => json!({"ok": true, "result": answer}),
+        Err(refused) => json!({"ok": false, "error": refused}),
+    }
+}
+
+/// What takes no arguments.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// The arguments of the operation `op`.
+fn read<T: DeserializeOwned>(op: &str, request: Map<String, Value>) -> Result<T, OperationRefusal> {
+    let arguments = serde_path_to_error::deserialize(Value::Object(request));
+    arguments.map_err(|error| OperationRefusal::new(OperationCode::BadRequest, format!("{op}: {error}")))
+}

@@ -1,0 +1,99 @@
+//! The client's half: asks for an operation, and reads the answer of its type.
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Operation, OperationCode, OperationRefusal};
+use crate::rpc::request::Request;
+use crate::rpc::{CallError, Client, ControlConnection, report};
+
+/// An operation that answers with an `A`.
+#[derive(Debug, Clone)]
+pub struct Question<A> {
+    pub(super) operation: Operation,
+    pub(super) answer: PhantomData<fn() -> A>,
+}
+
+/// An answer, as a report and as the node wrote it: one of another age may know more keys.
+#[derive(Debug, Clone)]
+pub struct Answered<A> {
+    /// What is known here.
+    pub report: A,
+    /// All of it.
+    pub json: Value,
+}
+
+/// Why an operation has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    /// No answer came.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The controller refuses.
+    #[error(transparent)]
+    Refused(#[from] OperationRefusal),
+}
+
+impl OperationError {
+    /// Whether the same question may be answered a little later: the node or its store is away.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Call(error) => match error {
+                CallError::Unreachable(_)
+                | CallError::TimedOut { .. }
+                | CallError::Closed(_)
+                | CallError::Io { .. }
+                | CallError::Absent { .. } => true,
+                CallError::NotControl { .. }
+                | CallError::Refused(_)
+                | CallError::Protocol { .. }
+                | CallError::Payload(_)
+                | CallError::Truncated { .. } => false,
+            },
+            Self::Refused(_) => {
+                matches!(self.code(), Some(OperationCode::StoreAway | OperationCode::OwnerAway))
+            }
+        }
+    }
+
+    /// The code of a refusal.
+    pub fn code(&self) -> Option<OperationCode> {
+        match self {
+            Self::Refused(refused) => refused.code.known(),
+            Self::Call(_) => None,
+        }
+    }
+}
+
+impl<A: DeserializeOwned> Question<A> {
+    /// Has it carried out, and returns the answer.
+    ///
+    /// # Errors
+    /// The node cannot be reached, or refuses.
+    pub async fn ask(&self, client: &Client) -> Result<Answered<A>, OperationError> {
+        self.begin(client).await.map(|(answer, _)| answer)
+    }
+
+    /// The same; what else the node sends is behind the answer, on the connection.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub async fn begin(&self, client: &Client) -> Result<(Answered<A>, ControlConnection), OperationError> {
+        let mut connection = client.connect().await?;
+        let request = Request::Controller { operation: self.operation.to_request() };
+        let mut answer = connection.command(&request).await?;
+        let unread = |error: serde_json::Error| CallError::Protocol {
+            question: self.operation.name(),
+            answer: error.to_string(),
+        };
+        if answer["ok"] != true {
+            let refused: OperationRefusal = serde_json::from_value(answer["error"].take()).map_err(unread)?;
+            return Err(refused.into());
+        }
+        let json = answer["result"].take();
+        let report = report::read(&json).map_err(unread)?;
+        Ok((Answered { report, json }, connection))
+    }
+}

@@ -1,0 +1,42 @@
+//! Something that is wrong, or probably not intended, as `meshd check` says it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::names::names;
+
+names! {
+    /// How bad a finding is.
+    enum Severity {
+        /// It is allowed, but probably not intended.
+        Warning = "warning",
+        /// It keeps something from working.
+        Error = "error",
+    }
+}
+
+/// One thing that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What is so.
+    pub what: String,
+    /// A directive, a file with its line, or a part of the node; empty if `what` says it.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What to do.
+    pub remedy: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.severity)?;
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.what)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}

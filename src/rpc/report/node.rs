@@ -1,0 +1,187 @@
+//! What a node says of itself, its machine and the mesh, in the keys that AWX and receptor's clients read.
+//!
+//! A report has the sections that were asked for. Lists and maps in it are never null: clients iterate them unguarded.
+
+#![expect(missing_docs, reason = "the keys are specified in docs/protocol.md")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::names::names;
+use crate::wire::{Advertisement, Cost};
+
+names! {
+    /// A part of a node's report.
+    enum Section {
+        Version = "Version",
+        NodeId = "NodeID",
+        Cpus = "SystemCPUCount",
+        Memory = "SystemMemoryMiB",
+        Connections = "Connections",
+        Routes = "RoutingTable",
+        Advertisements = "Advertisements",
+        Costs = "KnownConnectionCosts",
+        /// This one and those below are ours: they are sent to clients that ask for them, as others would show them as
+        /// something unknown.
+        Counters = "Counters",
+        Tables = "Tables",
+        Links = "Links",
+        /// Comes with the usual ones where there is something to tell.
+        Ending = "CertificatesEnding",
+    }
+}
+
+impl Section {
+    /// What every client gets.
+    pub const USUAL: [Self; 8] = [
+        Self::Version,
+        Self::NodeId,
+        Self::Cpus,
+        Self::Memory,
+        Self::Connections,
+        Self::Routes,
+        Self::Advertisements,
+        Self::Costs,
+    ];
+}
+
+/// Sections of what a node knows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(rename = "NodeID", skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
+    #[serde(rename = "SystemCPUCount", skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    #[serde(rename = "SystemMemoryMiB", skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Vec<Connection>>,
+    /// Next hop by destination.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing_table: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertisements: Option<Vec<Arc<Advertisement>>>,
+    /// Cost of every link, by its two ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_connection_costs: Option<BTreeMap<String, BTreeMap<String, Cost>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<NodeCounters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<NodeTables>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub links: Option<Vec<LinkReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificates_ending: Option<Vec<EndingCertificate>>,
+    /// What a node of another age or make says besides.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
+/// A certificate of the node that has expired, or does so within 30 days.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct EndingCertificate {
+    pub file: PathBuf,
+    pub not_after: Timestamp,
+}
+
+/// A neighbour.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Connection {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub cost: Cost,
+}
+
+/// One session with a neighbour, as it stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LinkReport {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub session: u64,
+    pub transport: String,
+    pub address: String,
+    pub cost: Option<Cost>,
+    /// The neighbour answers our probes: its silence is noticed within seconds.
+    pub probed: bool,
+    /// Round trip in nanoseconds, if it is known.
+    #[serde(rename = "RTT")]
+    pub rtt: Option<u64>,
+    pub probe_loss: f64,
+    pub queued_bytes: u64,
+    /// Bytes under way on the network, on a QUIC link.
+    pub in_flight: Option<u64>,
+    pub dropped: u64,
+    pub packets_in: u64,
+    pub bytes_in: u64,
+    pub packets_out: u64,
+    pub bytes_out: u64,
+    /// What the neighbour sent about the mesh, and how much of that was dropped.
+    pub told: Told,
+}
+
+/// What one neighbour has sent since its session began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Told {
+    pub updates: u64,
+    pub new_nodes: u64,
+    pub advertisements: u64,
+    pub refused: u64,
+    pub malformed: u64,
+}
+
+/// What a node has counted since its start; its core says of what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeCounters {
+    pub malformed: u64,
+    pub no_route: u64,
+    pub expired: u64,
+    pub blocked: u64,
+    pub unknown_name: u64,
+    pub unintroduced: u64,
+    pub no_room: u64,
+    pub no_room_for_services: u64,
+    pub updates_heard: u64,
+    pub updates_accepted: u64,
+    pub advertisements_heard: u64,
+    pub advertisements_accepted: u64,
+    pub floods: u64,
+    pub flood_copies: u64,
+    pub own_updates: u64,
+    pub route_computations: u64,
+    pub route_changes: u64,
+    pub sessions_established: u64,
+    pub sessions_ended: u64,
+    pub silent_neighbours: u64,
+    pub probes: u64,
+    pub repairs: u64,
+    pub late_wakeups: u64,
+    pub forgotten: u64,
+}
+
+/// How much a node remembers at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeTables {
+    pub nodes: u64,
+    pub node_bytes: u64,
+    pub absent: u64,
+    pub forgotten: u64,
+    pub services: u64,
+    pub service_bytes: u64,
+    pub withdrawn: u64,
+    pub names: u64,
+    pub seen: u64,
+}
