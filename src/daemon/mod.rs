@@ -142,6 +142,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     for warning in &warnings {
         warn!(%warning, "configuration");
     }
+    systemd::warn_of_confined_jobs(&config);
     if config.is_alone() {
         return Err(Failure::NoBackends);
     }

@@ -144,6 +144,7 @@ impl Reloader {
             context.work.set_verifier(verifier);
         }
         if plan.work_types {
+            systemd::warn_of_confined_jobs(new);
             // Waiting units follow at once, so this cannot be undone. It was checked before.
             context.work.set_work_types(types).map_err(|error| error.to_string())?;
             context.node.set_work_commands(context.work.work_commands());

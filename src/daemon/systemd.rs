@@ -1,10 +1,14 @@
-//! What systemd learns of the daemon that it has started: that it is ready, reloads, stops, and still works. Owns the
-//! proof of the last. Does nothing where nobody has asked to be told.
+//! The daemon as a service of systemd: what systemd is told, that it is ready, reloads, stops, and still works, and whether
+//! it confines jobs. Owns the proof of life. Does nothing where nobody has asked to be told.
+
+use std::fs;
 
 use sd_notify::{NotifyState, notify};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
+use crate::config::Config;
 use crate::node::NodeHandle;
 
 /// Signs of life in the time after which systemd takes the daemon for hung: a busy machine may delay some.
@@ -35,6 +39,20 @@ pub(super) fn reloaded<E: std::fmt::Display>(outcome: &Result<(), E>) {
 /// The daemon has begun to stop.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
+}
+
+/// Warns of jobs that would be confined with the daemon, which the unit does for nodes that run none.
+pub(super) fn warn_of_confined_jobs(config: &Config) {
+    let runs_jobs =
+        !config.work_commands.is_empty() || !config.work_python.is_empty() || config.controller.is_some();
+    let is_service = std::env::var_os("INVOCATION_ID").is_some();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if runs_jobs && is_service && status.contains("\nNoNewPrivs:\t1\n") {
+        warn!(
+            "jobs are confined as the daemon is, and lose their /tmp when it stops: give its service the drop-in \
+             execution.conf, as /etc/systemd/system/meshd.service.d/execution.conf, and restart it"
+        );
+    }
 }
 
 /// Gives signs of life until `stop`, if systemd waits for them. Each one is an answer of the mesh's task to a task of

@@ -151,6 +151,12 @@ def test_a_reload_tells_how_it_went(hop):
     assert (hop.show("meshd", "ActiveState"), main_pid(hop)) == ("active", before)
 
 
+def test_jobs_in_a_confined_service_are_warned_of(hop):
+    assert "execution.conf" not in hop.journal("meshd")
+    start(hop, HOP + WORK)
+    assert "jobs are confined as the daemon is" in hop.journal("meshd")
+
+
 def test_a_job_is_not_confined_and_knows_its_place(execution):
     box = execution
     unit = submit(box, "cat /proc/self/status; umask; env; ls -d /home /root /dev/net 2>&1; cat /proc/self/mountinfo >/tmp/mounts")
@@ -166,6 +172,7 @@ def test_a_job_is_not_confined_and_knows_its_place(execution):
     until("the user's directory", lambda: box.run("test", "-d", f"/run/user/{user}", check=False).returncode == 0)
     unit = submit(box, "env")
     finished(box, unit)
+    assert "jobs are confined" not in box.sh("journalctl -o cat _SYSTEMD_INVOCATION_ID=$(systemctl show --value -p InvocationID meshd)")
     assert f"XDG_RUNTIME_DIR=/run/user/{user}" in output(box, unit)
     # What the daemon itself sees is what the host sees.
     assert box.sh("cat /tmp/mounts").count(" /tmp ") == box.sh("cat /proc/1/mountinfo").count(" /tmp ")
