@@ -76,12 +76,11 @@ pub(crate) fn pack(
     out: &Path,
 ) -> Result<(), JoinError> {
     let verification = record.role.runs_jobs().then(|| verification_key(own)).transpose()?;
-    let Certified { certificate, key } = authority.certify(record, Timestamp::now())?;
     let dialled = record.dials.as_ref().and_then(|address| address.rsplit_once(':')?.1.parse().ok());
-    if let Some(door) = dialled.filter(|_| !own.is_ours()).and_then(|port| own.door(port).ok()) {
-        check_by_door(door, record, &certificate)?;
-    }
-    let node = &record.node;
+    let door = dialled.filter(|_| !own.is_ours()).and_then(|port| own.door(port).ok());
+    let node = record.node.clone();
+    let is_fit = |certificate: &str| door.map_or(Ok(()), |door| check_by_door(door, &node, certificate));
+    let Certified { certificate, key } = authority.certify(record, Timestamp::now(), is_fit)?;
     let readme = format!(
         "This is what the host {node} needs to join the mesh, its private key included: keep it secret, and delete it there.\n\
          With meshd's package on that host, run there as root: meshctl install {node}.tar\n"
@@ -158,7 +157,7 @@ pub(crate) fn renew_own(
             record.node
         )));
     }
-    let Certified { certificate, key } = authority.certify(record, Timestamp::now())?;
+    let Certified { certificate, key } = authority.certify(record, Timestamp::now(), |_| Ok(()))?;
     tree.file(KEY, key.as_bytes(), Access::Daemon)?;
     tree.file(CERTIFICATE, certificate.as_bytes(), Access::Public)
 }
@@ -178,13 +177,12 @@ fn verification_key(own: &OwnNode) -> Result<String, JoinError> {
 }
 
 /// Whether the listener of a configuration written by hand accepts the certificate.
-fn check_by_door(door: &ServerOptions, record: &Record, certificate: &str) -> Result<(), JoinError> {
+fn check_by_door(door: &ServerOptions, node: &str, certificate: &str) -> Result<(), JoinError> {
     let staged = Staged::new(&std::env::temp_dir())?;
     let file = staged.file(names::CERTIFICATE, certificate.as_bytes())?;
-    let unfit =
-        |reason: String| JoinError::Unready(format!("this node would not let {} in: {reason}", record.node));
+    let unfit = |reason: String| JoinError::Unready(format!("this node would not let {node} in: {reason}"));
     let verifier = Verifier::by_server(door.clone()).map_err(|error| unfit(error.to_string()))?;
-    inspect::verify(&verifier, &file, Some(&record.node), None).map_err(|error| unfit(error.to_string()))
+    inspect::verify(&verifier, &file, Some(node), None).map_err(|error| unfit(error.to_string()))
 }
 
 impl Newcomer {
@@ -247,7 +245,8 @@ impl Here<'_> {
             true => fs::read_to_string(&signing).map_err(JoinError::of(&signing))?,
             false => make::private_key(SIGNING)?,
         };
-        let Certified { certificate, key } = self.authority.certify(&mut record, Timestamp::now())?;
+        let Certified { certificate, key } =
+            self.authority.certify(&mut record, Timestamp::now(), |_| Ok(()))?;
         let kit = Kit {
             configuration: text,
             certificate: certificate.into(),

@@ -134,14 +134,20 @@ impl Authority {
         serde_json::from_str(&text).map(Some).map_err(damaged)
     }
 
-    /// Makes a certificate with the names of a node, and notes it.
+    /// Makes a certificate with the names of a node, and notes it if `is_fit` finds nothing wrong with it.
     ///
     /// # Errors
-    /// It cannot be made, or the record not be written.
-    pub(crate) fn certify(&self, record: &mut Record, now: Timestamp) -> Result<Certified, JoinError> {
+    /// It cannot be made, is not fit, or the record cannot be written.
+    pub(crate) fn certify(
+        &self,
+        record: &mut Record,
+        now: Timestamp,
+        is_fit: impl FnOnce(&str) -> Result<(), JoinError>,
+    ) -> Result<Certified, JoinError> {
         let key = make::private_key(KIND)?;
         let request = make::request(&subject(record), &key)?;
         let certificate = make::sign(&request, &self.certificate, &self.key, Dates::default(), now)?;
+        is_fit(&certificate)?;
         let facts = facts(&certificate)?;
         record.certificates.retain(|issued| issued.not_after > now);
         record.certificates.push(Issued { serial: facts.serial, not_after: facts.not_after, revoked: None });

@@ -162,6 +162,14 @@ impl Variables {
             let Value::Object(settings) = settings else {
                 return Err(format!("{VARIABLES}: the work command {name} has no settings"));
             };
+            // A name stands in the file as it is.
+            if let Some(odd) =
+                settings.keys().find(|key| !key.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+            {
+                return Err(format!(
+                    "{VARIABLES}: the work command {name} has a setting {odd:?}, which there is none of"
+                ));
+            }
             let mut parameters = vec![("worktype", json!(name))];
             parameters.extend(settings.iter().map(|(key, value)| (key.as_str(), value.clone())));
             text.directive("work-command", &parameters);
@@ -231,6 +239,10 @@ mod tests {
             ("receptor_tls: true\nreceptor_protocol: udp", "not tcp or ws"),
             ("receptor_tls: true\nreceptor_peers: [{address: a, protocol: x}]", "not tcp, ws or wss"),
             ("receptor_tls: [", "group_vars/all.yml"),
+            (
+                "receptor_tls: true\nreceptor_work_commands: {a: {\"b: 1\\n- trace\": 1}}",
+                "which there is none of",
+            ),
         ] {
             let error = Variables::read(text).and_then(|read| read.configuration("e1")).unwrap_err();
             assert!(error.contains(said), "{error}");

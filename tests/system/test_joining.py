@@ -281,6 +281,43 @@ def test_a_controller_gets_its_instances(world):
     assert "e1" not in instances
 
 
+def test_a_configuration_of_ones_own_is_told_what_it_lacks_and_is_never_changed(world):
+    mine = world["e9"]
+    assert mine.file("/etc/meshd/conf.d/00-local.yml").read_text() == harness.FIRST
+    add_x = "meshctl node add x --role execution --peer e9.example.org"
+    own = "- node: {id: mine, datadir: /var/lib/meshd}\n"
+    tls = "/etc/meshd/own"
+    profile = f"{{name: own, cert: {tls}/n.crt, key: {tls}/n.key, clientcas: {tls}/ca.crt, requireclientcert: true}}"
+    files = mine.file("/etc/meshd/conf.d/20-mine.yml")
+
+    def lacks(text, *words):
+        files.write_text(text)
+        said = mine.fails(add_x)
+        assert all(word in said for word in words), said
+
+    # Its node is not the package's, so no authority is made for it.
+    lacks(own + "- work-signing: {privatekey: /etc/meshd/own/work.key}\n", "no authority is made for it", "--ca")
+    mine.run(f"mkdir -p {tls} /etc/meshd/ca && cd {tls} && meshctl key generate --private work.key --public work.pub && "
+             "meshctl cert init --commonname own --outcert ca.crt --outkey ca.key && cp ca.crt ca.key /etc/meshd/ca && "
+             "meshctl cert makereq --commonname n --nodeid mine --dnsname e9.example.org --outreq n.req --outkey n.key && "
+             "meshctl cert signreq --req n.req --cacert ca.crt --cakey ca.key --outcert n.crt --verify")
+    lacks(own + "- trace:\n- work-verification: {publickey: /etc/meshd/own/work.pub}\n- tls-server: " + profile + "\n", "written by hand", "work-signing")
+    signs = "- work-signing: {privatekey: /etc/meshd/own/work.key}\n"
+    lacks(own + signs, "a tcp-listener on port 27199")
+    lacks(own + signs + "- tcp-listener: 27199\n", "a tcp-listener on port 27199")
+    whole = f"{own}{signs}- tls-server: {profile}\n- tcp-listener: {{port: 27199, tls: own}}\n"
+    # Another authority's certificates would open nothing here.
+    mine.run(f"cd {tls} && meshctl cert init --commonname other --outcert o.crt --outkey o.key")
+    lacks(whole.replace("own/ca.crt", "own/o.crt"), "would not let x in", "own/o.crt")
+    files.write_text(whole)
+    mine.run(add_x)
+    assert files.read_text() == whole and mine.file("/etc/meshd/conf.d/00-local.yml").read_text() == harness.FIRST
+    with tarfile.open(mine.file("/home/x.tar")) as bundle:
+        assert bundle.extractfile("work.pub").read() == mine.file(f"{tls}/work.pub").read_bytes()
+        mine.file("/home/x.crt").write_bytes(bundle.extractfile("node.crt").read())
+    mine.run("meshctl cert verify x.crt --config /etc/meshd/conf.d --profile own --purpose client --node x")
+
+
 @pytest.fixture
 def tree(world, tmp_path):
     """An empty tree, and the files of e1's bundle."""

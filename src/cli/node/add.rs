@@ -150,7 +150,13 @@ impl Add {
         }
         // What trusts another authority would not trust a new one.
         if !own.is_ours() {
-            return Err(JoinError::NoAuthority(self.places.ca.clone()).into());
+            let (config, ca) = (self.places.config.display(), self.places.ca.display());
+            return Err(Failure::new(
+                Exit::Failed,
+                format!(
+                    "the configuration in {config} was written by hand, so no authority is made for it: put ca.crt and ca.key of the one that it trusts into {ca}, or name its directory with --ca"
+                ),
+            ));
         }
         let id = own.config().node.id.as_str();
         Ok((Authority::create(&self.places.ca, id, Timestamp::now())?, true))
