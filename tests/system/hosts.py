@@ -85,10 +85,8 @@ if verb in ("restart", "stop") and pid():
 if verb in ("restart", "start") and not pid():
     start()
 '''
-#: The package's configuration.
-FIRST = """- local-only: null
-- control-service: {service: control, filename: /run/meshd/meshd.sock, permissions: '0660'}
-"""
+#: What the package brings as configuration.
+FIRST = (ROOT / "packaging/etc/00-local.yml").read_text()
 
 
 def are_possible():
@@ -140,6 +138,7 @@ class Host:
         for part in ("run/systemd/system", "lib/systemd", "home", "units"):
             (self.dir / part).mkdir(parents=True)
         shutil.copytree("/etc", self.dir / "etc", symlinks=True, ignore_dangling_symlinks=True)
+        self.forget_meshd()
         names = "".join(f"10.99.0.{at} {one}.example.org {one}\n" for at, one in enumerate(hosts.names, 1))
         (self.dir / "etc/hosts").write_text(f"127.0.0.1 localhost\n{names}")
         holder = subprocess.Popen(["unshare", "-n", "-m", "-u", "sleep", "infinity"], env=self.environment())
@@ -150,6 +149,14 @@ class Host:
             f"mkdir -p {there} && mount --bind {self.dir / part} {there}\n"
             for part, there in (("etc", "/etc"), ("run", "/run"), ("lib", "/var/lib"),
                                 ("units", "/usr/lib/systemd/system"))))
+
+    def forget_meshd(self):
+        """The machine of this test may have meshd's package."""
+        shutil.rmtree(self.dir / "etc/meshd", ignore_errors=True)
+        for name in ("passwd", "group", "subuid", "subgid"):
+            path = self.dir / "etc" / name
+            lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+            path.write_text("".join(line for line in lines if not line.startswith("meshd:")))
 
     def environment(self):
         clean = {key: value for key, value in environment().items() if not key.startswith("XDG")}

@@ -13,6 +13,7 @@ import tarfile
 
 import pytest
 
+import booted
 import conftest
 import hosts as harness
 from mesh import BINARIES, MESHCTL, ROOT, VENV, environment, until
@@ -281,8 +282,35 @@ def test_a_controller_gets_its_instances(world):
     assert "e1" not in instances
 
 
+@pytest.mark.timeout(400)
+def test_a_host_with_a_real_systemd_joins(world, tmp_path):
+    control = world["control"]
+    control.run("meshctl node add box --role execution --peer 10.99.0.1")
+    with booted.machine(tmp_path) as box:
+        box.write("/etc/meshd/conf.d/00-local.yml", harness.FIRST)
+        box.write("/usr/local/bin/ansible-runner", f'#!/bin/sh\nPYTHONPATH=/opt/runner exec {booted.RUNNER} "$@"\n', 0o755)
+        control.run(f"ip link add box type veth peer name eth0 netns {box.init} && ip link set box master mesh up")
+        address = "ip link set eth0 up && ip address add 10.99.0.9/24 dev eth0"
+        subprocess.run(["nsenter", "-t", str(box.init), "-n", "sh", "-c", address], check=True)
+        shutil.copy(control.file("/home/box.tar"), box.root / "root/box.tar")
+        said = json.loads(box.run("meshctl", "--json", "install", "/root/box.tar", timeout=120).stdout)
+        assert said["linked"] == ["control"] and said["changed"] is True, said
+        assert (box.show("meshd", "ActiveState"), box.show("meshd", "User")) == ("active", "meshd")
+        assert box.run("systemctl", "is-enabled", "meshd").stdout == "enabled\n"
+        # The drop-in counts, and the user has what rootless containers need.
+        assert box.show("meshd", "PrivateTmp") == "no" and box.show("meshd", "NoNewPrivileges") == "no"
+        assert box.sh("grep -c ^meshd: /etc/subuid /etc/subgid") == "/etc/subuid:1\n/etc/subgid:1"
+        until("the user's directory", lambda: box.sh("test -d /run/user/$(id -u meshd) && echo there || true") == "there")
+        assert "cpu_count" in control.run(JOB.format("box", "--signwork"), 120)
+        pid = box.show("meshd", "MainPID")
+        said = json.loads(box.run("meshctl", "--json", "install", "/root/box.tar").stdout)
+        assert said["changed"] is False and box.show("meshd", "MainPID") == pid
+    control.run("meshctl node remove --dead box")
+
+
 def test_a_configuration_of_ones_own_is_told_what_it_lacks_and_is_never_changed(world):
     mine = world["e9"]
+    mine.run("apt install ./meshd.deb")
     assert mine.file("/etc/meshd/conf.d/00-local.yml").read_text() == harness.FIRST
     add_x = "meshctl node add x --role execution --peer e9.example.org"
     own = "- node: {id: mine, datadir: /var/lib/meshd}\n"
