@@ -19,7 +19,7 @@ import pytest
 from mesh import BINARIES, ROOT, until
 
 SUITE = "bookworm"
-INCLUDED = ("systemd", "systemd-sysv", "dbus", "libpam-systemd", "python3", "procps")
+INCLUDED = ("systemd", "systemd-sysv", "dbus", "libpam-systemd", "python3", "procps", "podman", "uidmap", "busybox-static")
 KEPT = ROOT / "target" / "booted"
 UNITS = ROOT / "packaging" / "systemd"
 #: What ansible-runner is called inside.
