@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ pub use self::playbook::{SyncOrder, search_paths};
 use super::header::ProjectSync;
 use super::options::ControllerOptions;
 use crate::confine::Confinement;
+use crate::work::run_dir;
 
 const TREES: &str = "trees";
 const MIRROR: &str = "mirror";
@@ -40,6 +41,8 @@ const ANSIBLE_SETTINGS: &str = "/etc/ansible/ansible.cfg";
 const NO_SETTINGS: &str = "ansible.cfg";
 /// A sync takes an hour at most, and its job reads the answer at once, or when its control node is back.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// How long the removal of one thing may take; what is left then goes with the next one.
+const REMOVAL: Duration = Duration::from_secs(60);
 
 /// The projects of a control node. Clones share it.
 #[derive(Debug, Clone)]
@@ -148,8 +151,11 @@ impl ProjectCache {
             remove_forgotten(&project)?;
             let mirror = project.join(MIRROR);
             for path in entries(&project.join(TREES))?.into_iter().chain([mirror]) {
-                if let Ok(facts) = fs::symlink_metadata(&path) {
-                    found.push((facts.modified()?, size(&path)?, path));
+                let Ok(facts) = fs::symlink_metadata(&path) else { continue };
+                match size(&path) {
+                    Ok(size) => found.push((facts.modified()?, size, path)),
+                    // Nobody may hide bytes from the bound, and the next sync makes a mirror anew.
+                    Err(_) => self.remove_unused(&path),
                 }
             }
         }
@@ -159,17 +165,19 @@ impl ProjectCache {
             if total <= most {
                 break;
             }
-            let users = self.users.lock();
-            if !users.contains_key(&path) {
-                if path.ends_with(MIRROR) {
-                    fs::remove_dir_all(&path)?
-                } else {
-                    fs::remove_file(&path)?
-                }
+            self.remove_unused(&path);
+            if !path.exists() {
                 total -= size;
             }
         }
         Ok(())
+    }
+
+    fn remove_unused(&self, path: &Path) {
+        let users = self.users.lock();
+        if !users.contains_key(path) {
+            remove(path);
+        }
     }
 }
 
@@ -271,12 +279,10 @@ fn remove_forgotten(project: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn remove(directory: &Path) {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(directory = %directory.display(), %error, "what is left of a sync stays");
-        }
-        Ok(()) | Err(_) => {}
+/// Syncs may have left directories of any depth.
+fn remove(path: &Path) {
+    if let Err(error) = run_dir::remove(path, Instant::now() + REMOVAL) {
+        tracing::warn!(path = %path.display(), %error, "what is left of a sync stays");
     }
 }
 
@@ -311,12 +317,20 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The bytes of a file, or of all files in a directory. Links are not followed.
+///
+/// # Errors
+/// Something in it cannot be looked at: its path is too long, say.
 fn size(path: &Path) -> io::Result<u64> {
-    let facts = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        facts => facts?,
-    };
-    if facts.is_dir() { entries(path)?.iter().map(|path| size(path)).sum() } else { Ok(facts.len()) }
+    let (mut sum, mut left) = (0, vec![path.to_owned()]);
+    while let Some(path) = left.pop() {
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(facts) if facts.is_dir() => left.extend(entries(&path)?),
+            Ok(facts) => sum += facts.len(),
+        }
+    }
+    Ok(sum)
 }
 
 #[cfg(test)]

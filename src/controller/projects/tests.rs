@@ -94,6 +94,30 @@ fn trees_and_mirrors_go_least_recently_used_first_and_never_while_they_are_used(
 }
 
 #[test]
+fn a_mirror_too_deep_to_be_measured_goes_and_nothing_else_is_held_up() {
+    use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+    let directory = tempfile::tempdir().unwrap();
+    let cache = ProjectCache::new(directory.path().join("projects"));
+    let place = cache.place(&sync("https://git.example/a", None));
+    let old = write_tree(&place, &"a".repeat(40), 100, 300);
+    let new = write_tree(&place, &"b".repeat(40), 100, 200);
+    let mirror = place.directory.join(MIRROR);
+    fs::create_dir(&mirror).unwrap();
+    let (flags, name) = (OFlags::DIRECTORY | OFlags::RDONLY, "d".repeat(250));
+    let mut deepest = open(&mirror, flags, Mode::empty()).unwrap();
+    for _ in 0..20 {
+        mkdirat(&deepest, &name, Mode::RWXU).unwrap();
+        deepest = openat(&deepest, &name, flags, Mode::empty()).unwrap();
+    }
+    let held = cache.mirror(&place);
+    cache.shrink(100).unwrap();
+    assert!(mirror.exists() && !old.exists() && new.exists(), "a sync uses the mirror");
+    drop(held);
+    cache.shrink(100).unwrap();
+    assert!(!mirror.exists() && new.exists());
+}
+
+#[test]
 fn an_answer_is_a_commit_or_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let place = ProjectCache::new(directory.path().to_owned()).place(&sync("https://git.example/a", None));
