@@ -2,7 +2,9 @@
 //! years ahead until its clock is set, and what was to be kept for months would be over at once.
 //!
 //! The latest time that was seen is remembered. A clock that is more than a day ahead of it is doubted, until it comes
-//! back, an operator confirms it, or it has run for a day without another leap. This file reads no clock.
+//! back, an operator confirms it, or it has run for a day without another leap. One that is more than a day behind deletes
+//! nothing too early and is not doubted; once it has run so for a day, what was remembered was wrong and is forgotten, so
+//! that the next leap is noticed. This file reads no clock.
 
 use std::time::Duration;
 
@@ -10,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Time;
 
-/// A clock that is further ahead has been set, or everything was off for so long.
+/// A clock that is further away has been set, or everything was off for so long.
 const LARGEST_STEP: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a clock that is doubted has to run.
+/// How long such a clock has to run.
 const PROVEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Between two looks that are further apart nobody was there to see the clock run.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
@@ -24,17 +26,17 @@ const NOTICEABLE: Duration = Duration::from_secs(10 * 60);
 pub struct ClockRecord {
     /// The latest time that was believed.
     pub latest: Time,
-    /// It is doubted.
+    /// It is far from that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
 }
 
-/// A clock that is far ahead of the latest time that was believed.
+/// A clock that is far from the latest time that was believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
     /// What it said at the latest look.
     pub last: Time,
-    /// How long it has run since it was first doubted.
+    /// How long it has run since it was first seen there.
     pub ran: Duration,
 }
 
@@ -46,12 +48,12 @@ impl ClockRecord {
 
     /// Whether nothing may be deleted by a clock that says `now`.
     pub fn doubts(&self, now: Time) -> bool {
-        self.doubt.is_some() || now.since(self.latest) > LARGEST_STEP
+        now.since(self.latest) > LARGEST_STEP
     }
 
     /// The clock says `now`.
     pub fn looked_at(self, now: Time) -> Self {
-        if now.since(self.latest) <= LARGEST_STEP {
+        if now.since(self.latest).max(self.latest.since(now)) <= LARGEST_STEP {
             return Self::believed(self.latest.max(now));
         }
         let doubt = match self.doubt {

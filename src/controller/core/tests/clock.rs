@@ -61,6 +61,18 @@ fn a_clock_that_has_run_for_a_day_or_is_confirmed_is_believed() {
 }
 
 #[test]
+fn a_time_that_was_believed_wrongly_is_forgotten_once_the_right_one_has_run_for_a_day() {
+    let (record, ahead) = run(ClockRecord::believed(Time(0)), Time(0) + YEARS, DAY + MINUTE * 20);
+    assert_eq!(record.doubt, None, "believed: nobody has set it right");
+    // A machine that boots with a clock that is behind is set right within moments.
+    let (booted, now) = run(record, Time(0), MINUTE * 20);
+    assert!(!booted.doubts(now) && booted.latest == record.latest);
+    assert_eq!(booted.looked_at(ahead).latest, ahead);
+    let (record, now) = run(record, Time(0), DAY + MINUTE * 20);
+    assert!(!record.doubts(now) && record.doubts(ahead), "{record:?}");
+}
+
+#[test]
 fn time_in_which_nobody_looked_proves_nothing() {
     let mut record = ClockRecord::believed(Time(0));
     let mut now = Time(0) + YEARS;
