@@ -7,6 +7,7 @@
 
 mod driver;
 mod failures;
+mod follow;
 mod gate;
 mod lookup;
 mod output;

@@ -1,0 +1,243 @@
+//! Following a unit on another node to its end: its output and its state are copied here. Owns how a node is followed that
+//! can, and how one is asked that cannot. How the unit came there is `submit`'s business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::time::MissedTickBehavior;
+
+use super::Remotes;
+use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
+use super::session::{ControlSession, StepError};
+use super::submit::{CHUNK, extra};
+use crate::rpc::follow::Frame;
+use crate::rpc::request::Follow;
+use crate::rpc::{CallError, ErrorCode, UnitReport};
+use crate::stream::Peer;
+use crate::work::signing::Verb;
+use crate::work::status::RemoteExtra;
+use crate::work::store::Durability;
+use crate::work::unit::{Event, State};
+use crate::work::units::Entry;
+
+/// Between looks at a unit on a node that cannot be followed.
+const POLL: Duration = Duration::from_secs(1);
+
+impl Remotes {
+    /// Copies output and state from the other node until the unit is final.
+    pub(super) async fn follow_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
+        let remote = extra(entry);
+        let mut output = Output::open(self, entry).await?;
+        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        if !remote.stopped.is_empty() {
+            return self.await_end(entry, &remote, session, output.length).await;
+        }
+        let signature = self.sign_request(&remote, Verb::Results)?;
+        let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
+        let what = Follow { unit, start, signature, ends_with_unit: true };
+        match session.connection.follow(what).await {
+            Ok(()) => self.receive(entry, &mut session, &mut output).await,
+            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
+                self.poll(entry, &remote, session, &mut output).await
+            }
+            Err(error) => self.gone_or(entry, session.peer, error.into(), output.length).await,
+        }
+    }
+
+    async fn receive(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        session: &mut ControlSession,
+        output: &mut Output,
+    ) -> Result<(), StepError> {
+        let mut is_new = true;
+        loop {
+            let frame = Frame::read(session.connection.reader()).await?;
+            entry.link().note_progress();
+            if std::mem::take(&mut is_new) {
+                entry.link().note_contact();
+            }
+            match frame {
+                Frame::Output(bytes) => {
+                    if !self.take_output(entry, output, bytes.into()).await? {
+                        return Ok(());
+                    }
+                }
+                Frame::Status(report) if is_early(entry, &report, output.length) => {
+                    return Err(StepError::Connection("the output ended before the unit did".into()));
+                }
+                Frame::Status(report) => {
+                    if self.report_here(entry, report, output.length).await {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows a unit on a node that can only be asked: as a Go node does it, looking every second, with the
+    /// output streamed beside.
+    async fn poll(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        mut session: ControlSession,
+        output: &mut Output,
+    ) -> Result<(), StepError> {
+        let id = &remote.remote_unit_id;
+        let mut stream = None;
+        let mut looks = tokio::time::interval(POLL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut buffer = vec![0; CHUNK];
+        let mut last: Option<UnitReport> = None;
+        let mut looks_at_end = OutputLooks::default();
+        loop {
+            let is_end = |r: &mut UnitReport| r.state.is_final() && !is_early(entry, r, output.length);
+            if let Some(report) = last.take_if(is_end) {
+                self.report_here(entry, report, output.length).await;
+                return Ok(());
+            }
+            tokio::select! {
+                read = read_some(&mut stream, &mut buffer) => match read? {
+                    0 => stream = None,
+                    length => {
+                        if !self.take_output(entry, output, buffer[..length].to_vec()).await? {
+                            return Ok(());
+                        }
+                    }
+                },
+                _ = looks.tick() => {
+                    let report = match ask_status(&mut session, id).await {
+                        Err(error) => return self.gone_or(entry, session.peer, error, output.length).await,
+                        Ok(report) => report,
+                    };
+                    entry.link().note_progress();
+                    if last.is_none() {
+                        entry.link().note_contact();
+                    }
+                    if !report.state.is_final() {
+                        self.report_here(entry, report.clone(), output.length).await;
+                    } else {
+                        match looks_at_end.look(output.length) {
+                            MissingOutput::Expected => {}
+                            MissingOutput::Reconnect => stream = None,
+                            MissingOutput::Lost => {
+                                self.report_here(entry, without_the_rest(report, output.length), output.length).await;
+                                return Ok(());
+                            }
+                        }
+                    }
+                    if stream.is_none() && report.stdout_size > output.length {
+                        stream = Some(self.open_results(remote, output.length).await?);
+                    }
+                    last = Some(report);
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of a unit that this node ends. Whether it obeys is the other node's affair: its output is not
+    /// looked at.
+    async fn await_end(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        mut session: ControlSession,
+        have: u64,
+    ) -> Result<(), StepError> {
+        loop {
+            let report = match ask_status(&mut session, &remote.remote_unit_id).await {
+                Err(error) => return self.gone_or(entry, session.peer, error, have).await,
+                Ok(report) => report,
+            };
+            entry.link().note_progress();
+            if self.report_here(entry, report, have).await {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Opens the output of a unit there.
+    pub(super) async fn open_results(
+        &self,
+        remote: &RemoteExtra,
+        start: u64,
+    ) -> Result<ControlSession, StepError> {
+        let mut session = ControlSession::connect(&*self.dialer, remote).await?;
+        let signature = self.sign_request(remote, Verb::Results)?;
+        session
+            .connection
+            .results(Follow {
+                unit: remote.remote_unit_id.to_string(),
+                start,
+                signature,
+                ends_with_unit: true,
+            })
+            .await?;
+        Ok(session)
+    }
+
+    async fn gone_or(
+        &self,
+        entry: &Arc<Entry>,
+        peer: Peer,
+        error: StepError,
+        have: u64,
+    ) -> Result<(), StepError> {
+        let Some(code) = error.code().filter(|code| code.is_no_unit()) else { return Err(error) };
+        if self.find_there(entry, &extra(entry), peer).await?.is_some() {
+            // It is followed under that ID.
+            return Ok(());
+        }
+        let was_released = code == ErrorCode::ReleasedUnit;
+        self.note(entry, Durability::Deferred, |remote| {
+            (remote.gone, remote.was_released) = (true, was_released);
+        })
+        .await?;
+        let node = extra(entry).remote_node.into();
+        entry.link().news.send_modify(|news| news.gone = true);
+        entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
+        Ok(())
+    }
+
+    /// Shows the unit's state there; says whether that is its end.
+    async fn report_here(&self, entry: &Arc<Entry>, report: UnitReport, have: u64) -> bool {
+        let end = report.state.is_final();
+        let how = if end { Durability::Durable } else { Durability::Deferred };
+        let mut writer = entry.writer(self.units.store()).await;
+        let mut status = writer.status().as_ref().clone();
+        let (state, detail) = match why_stopped(&status, &report).filter(|_| end) {
+            Some(why) => (State::Failed, format!("Killed: {why}")),
+            None => (report.state, report.detail),
+        };
+        if status.life.apply(&Event::Reported(state, detail, have)) {
+            status.exit_code = report.exit_code;
+            let _ = writer.put(status, how).await;
+        }
+        end
+    }
+}
+
+pub(super) async fn ask_status(session: &mut ControlSession, id: &str) -> Result<UnitReport, StepError> {
+    let mut report = session.connection.unit_status(id).await?;
+    if report.state.is_final() && session.peer == Peer::Receptor {
+        report.exit_code = exit_code_in(&report.detail);
+    }
+    Ok(report)
+}
+
+/// A Go node tells how a process ended in Detail alone.
+fn exit_code_in(detail: &str) -> Option<i32> {
+    let number = detail.strip_prefix("exit status ")?;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Reads from a stream of results; never ends when there is none.
+async fn read_some(stream: &mut Option<ControlSession>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match stream {
+        Some(session) => session.connection.reader().read(buffer).await,
+        None => std::future::pending().await,
+    }
+}
