@@ -21,7 +21,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
     ("pods", &["duration", "os", "rpc"]),
     ("work", &["duration", "os", "pods", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
-    ("confine", &["backend"]),
+    ("confine", &["backend", "os"]),
     ("controller", &["confine", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),
     (

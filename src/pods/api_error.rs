@@ -101,17 +101,11 @@ impl ApiError {
         }
     }
 
-    /// Whether the server may have executed the request.
+    /// Whether the server may have executed the request: it has not if it refused it, or was never reached.
     pub fn may_have_been_executed(&self) -> bool {
         match self {
             Self::Unreachable(error) => error.was_connected,
-            Self::Busy { .. } => true,
-            Self::Unauthorized(_)
-            | Self::Forbidden(_)
-            | Self::Quota(_)
-            | Self::NotFound(_)
-            | Self::Conflict(_)
-            | Self::Rejected(_) => false,
+            other => other.is_passing(),
         }
     }
 

@@ -20,6 +20,7 @@ use rustix::process::Uid;
 use super::fork;
 use super::processes::{Process, is_apart, words};
 use super::start::{Rights, set_runtime_dir};
+use crate::work::limits::Limits;
 
 const ENGINES: [&str; 2] = ["podman", "docker"];
 /// How ansible-runner begins the name of a container, and of a directory with a login; and all the files that it writes
@@ -34,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Containers {
+    /// Those of the unit's user, if it has one of its own.
+    rights: Option<Rights>,
     /// Engines, and names of containers.
     named: BTreeSet<(&'static str, String)>,
     logins: BTreeSet<String>,
@@ -41,9 +44,11 @@ pub(super) struct Containers {
 
 impl Containers {
     /// Those of a unit's processes: of its user's, and of none inside a container or another confinement.
-    pub(super) fn of(processes: &[Process], rights: Option<&Rights>) -> Self {
-        let mut found = Self::default();
-        let user = user_of(rights);
+    pub(super) fn of(processes: &[Process], limits: &Limits) -> Self {
+        // A user that is unknown by now has no rights that could be taken.
+        let Ok(rights) = limits.user.as_deref().map(Rights::of).transpose() else { return Self::default() };
+        let user = user_of(rights.as_ref());
+        let mut found = Self { rights, ..Self::default() };
         for &(pid, _) in processes {
             let owner = std::fs::metadata(format!("/proc/{pid}")).map(|facts| facts.uid());
             if owner.ok() != Some(user.as_raw()) || is_apart(pid) {
@@ -57,7 +62,8 @@ impl Containers {
     }
 
     /// Removes them, as the unit's user would. Blocks for a limited time.
-    pub(super) fn remove(self, rights: Option<&Rights>) {
+    pub(super) fn remove(self) {
+        let rights = self.rights.as_ref();
         for (engine, name) in self.named {
             let mut command = Command::new(engine);
             command.args(["rm", "-f", &name]).current_dir("/");

@@ -19,7 +19,7 @@ use super::output::Pump;
 use super::payload::Payload;
 use super::processes;
 use super::spawner::reply;
-use super::start::{Rights, Running, start};
+use super::start::{Running, start};
 use super::{Job, Outcome, Reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
@@ -339,9 +339,7 @@ fn end_tree(
     group: Option<&Cgroup>,
     wakeups: &mut Wakeups,
 ) -> Option<String> {
-    // A user that is unknown by now has no rights that could be taken.
-    let rights = job.limits.user.as_deref().map(Rights::of).transpose().ok();
-    let containers = rights.as_ref().map(|rights| Containers::of(&processes::below_this(), rights.as_ref()));
+    let containers = Containers::of(&processes::below_this(), &job.limits);
     let polite = (Signal::INT, Duration::from_millis(job.grace_ms), None);
     let steps = [
         ended.is_none().then_some(polite),
@@ -365,9 +363,7 @@ fn end_tree(
             }
         }
     }
-    if let (Some(containers), Some(rights)) = (containers, rights) {
-        containers.remove(rights.as_ref());
-    }
+    containers.remove();
     processes::told(&processes::below_this())
 }
 

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -14,17 +13,13 @@ use super::containers::Containers;
 use super::identity::Stat;
 use super::kill::signal_one;
 use super::processes::{self, Process};
-use super::start::Rights;
+use crate::os::ending::kill_all;
 use crate::work::cgroup::Cgroup;
 use crate::work::limits::Limits;
 use crate::work::store::UnitDir;
 
 /// The variable that names the unit's directory to whatever the unit starts.
 pub(super) const MARK: &str = "MESHD_UNIT_DIR";
-/// How long killed processes get to vanish.
-const LIMIT: Duration = Duration::from_secs(5);
-/// Between looks.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// How the processes of a unit ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,29 +33,20 @@ pub(crate) struct Killed {
 /// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks. Without
 /// the limits of its type nobody knows its user, and containers stay.
 pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
-    let deadline = Instant::now() + LIMIT;
     let mut killed = BTreeSet::new();
-    // A user that is unknown by now has no rights that could be taken.
-    let rights = limits.and_then(|limits| limits.user.as_deref().map(Rights::of).transpose().ok());
-    let containers = rights.as_ref().map(|rights| Containers::of(&leftovers(dir), rights.as_ref()));
+    let containers = limits.map(|limits| Containers::of(&leftovers(dir), limits));
     if let Some(group) = Cgroup::of(dir) {
         let members = group.members().into_iter();
         killed.extend(members.filter_map(|pid| Some((pid, Stat::read(pid).ok()?.start))));
         group.end();
     }
-    let left = loop {
-        let found = leftovers(dir);
-        if found.is_empty() || Instant::now() >= deadline {
-            break processes::told(&found);
-        }
-        for process in found {
-            signal_one(process, Signal::KILL);
-            killed.insert(process);
-        }
-        std::thread::sleep(LOOK);
+    let kill = |&process: &Process| {
+        signal_one(process, Signal::KILL);
+        killed.insert(process);
     };
-    if let (Some(containers), Some(rights)) = (containers, rights) {
-        containers.remove(rights.as_ref());
+    let left = processes::told(&kill_all(|| leftovers(dir), kill));
+    if let Some(containers) = containers {
+        containers.remove();
     }
     Killed { count: killed.len(), left }
 }
@@ -69,7 +55,6 @@ pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
 /// it is left. Blocks; costs nothing when nothing outlived the command.
 pub(crate) fn kill_survivors(dir: &UnitDir) {
     let Some(group) = dir.noted_group() else { return };
-    let deadline = Instant::now() + LIMIT;
     let mark = mark(dir);
     let survivors = || {
         let all = processes::all();
@@ -79,14 +64,7 @@ pub(crate) fn kill_survivors(dir: &UnitDir) {
             .map(|(&pid, _)| pid);
         processes::living(&all, &found.collect())
     };
-    loop {
-        let found = survivors();
-        found.iter().for_each(|&process| signal_one(process, Signal::KILL));
-        if found.is_empty() || Instant::now() >= deadline {
-            return;
-        }
-        std::thread::sleep(LOOK);
-    }
+    kill_all(survivors, |&process| signal_one(process, Signal::KILL));
 }
 
 /// The living processes of a unit.
