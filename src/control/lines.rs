@@ -1,5 +1,5 @@
 //! How much memory the command lines of all sessions may take while they arrive. Owns the bound; a session has a little
-//! of its own without asking. Trusted clients have a share for themselves, so that nobody else can use it up, and of each
+//! of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody else can use up, and of each
 //! share one neighbour leaves as much for others as it has.
 
 use super::session::Neighbour;
@@ -15,20 +15,26 @@ pub(super) const FREE: usize = 4096;
 /// The bound. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LineBudget {
+    local: Places<Neighbour>,
     trusted: Places<Neighbour>,
     others: Places<Neighbour>,
 }
 
 impl Default for LineBudget {
     fn default() -> Self {
-        Self { trusted: Places::new(FOR_ONE), others: Places::new(FOR_ONE) }
+        let places = || Places::new(FOR_ONE);
+        Self { local: places(), trusted: places(), others: places() }
     }
 }
 
 impl LineBudget {
     /// The room of one session.
     pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
-        let share = if trusted { &self.trusted } else { &self.others };
+        let share = match neighbour {
+            Neighbour::Local => &self.local,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) if trusted => &self.trusted,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
+        };
         LineRoom(share.none_yet(neighbour))
     }
 }

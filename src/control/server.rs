@@ -209,7 +209,8 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
 pub(super) struct Sessions {
     context: Context,
     limits: ServerLimits,
-    /// Clients that are trusted. Nobody else can take their places.
+    /// The users of this machine, then the others that are trusted. Nobody else can take their places.
+    local: Places<Neighbour>,
     trusted: Places<Neighbour>,
     others: Places<Neighbour>,
     tasks: TaskTracker,
@@ -222,15 +223,20 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
         let places = || Places::new(limits.connections);
-        let (trusted, others) = (places(), places());
+        let (local, trusted, others) = (places(), places(), places());
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
-        Self { context, limits, trusted, others, tasks: TaskTracker::new(), stop, cut }
+        Self { context, limits, local, trusted, others, tasks: TaskTracker::new(), stop, cut }
     }
 
     /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
     fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
-        let places = if peer.trusted { &self.trusted } else { &self.others };
-        let Some(place) = places.take(&peer.neighbour()) else {
+        let neighbour = peer.neighbour(&self.context.node);
+        let places = match neighbour {
+            Neighbour::Local => &self.local,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) if peer.trusted => &self.trusted,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
+        };
+        let Some(place) = places.take(&neighbour) else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
             self.tasks.spawn(async move {

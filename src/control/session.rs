@@ -14,8 +14,9 @@ use tracing::Instrument;
 use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
 use super::{Context, access, connect, controller, loglevel, node, ping, reload, traceroute, work};
+use crate::node::{CountedBy, NodeHandle};
+use crate::os::address::network_of;
 use crate::rpc::request::Request;
-use crate::wire::NameHash;
 use crate::work::{Caller, CallerName, Origin};
 
 /// What follows a command on its connection.
@@ -47,10 +48,10 @@ pub(super) struct Peer {
 pub(super) enum Neighbour {
     /// The users of this machine's Unix socket.
     Local,
-    /// A host that comes by TCP.
-    Host(Option<IpAddr>),
-    /// A node of the mesh.
-    Node(NameHash),
+    /// Hosts of a network that come by TCP.
+    Hosts(Option<IpAddr>),
+    /// Nodes of the mesh.
+    Mesh(CountedBy),
 }
 
 impl Peer {
@@ -61,11 +62,11 @@ impl Peer {
     }
 
     /// With whom it is counted.
-    pub(super) fn neighbour(&self) -> Neighbour {
+    pub(super) fn neighbour(&self, node: &NodeHandle) -> Neighbour {
         match self.origin {
             Origin::Unix => Neighbour::Local,
-            Origin::Tcp => Neighbour::Host(self.host),
-            Origin::Mesh { node, .. } => Neighbour::Node(node),
+            Origin::Tcp => Neighbour::Hosts(self.host.map(network_of)),
+            Origin::Mesh { node: caller, certified } => Neighbour::Mesh(node.counted(caller, certified)),
         }
     }
 }
@@ -78,7 +79,8 @@ pub(super) async fn run(
     limits: &ServerLimits,
     stop: &CancellationToken,
 ) {
-    let mut channel = Channel::new(link, limits.idle, context.lines.room(peer.trusted, peer.neighbour()));
+    let mut channel =
+        Channel::new(link, limits.idle, context.lines.room(peer.trusted, peer.neighbour(&context.node)));
     tracing::debug!("client connected");
     match converse(context, &mut channel, peer, limits, stop).await {
         Ok(()) => tokio::select! {

@@ -100,6 +100,11 @@ impl ForwardingPlane {
         node == self.own || self.table.load().routes.next_hop(node).is_some()
     }
 
+    /// The link by which that node is reached.
+    pub(super) fn link_to(&self, node: NameHash) -> Option<SessionId> {
+        self.table.load().routes.next_hop(node)
+    }
+
     /// The open service of that name.
     pub(super) fn port(&self, service: ServiceName) -> Option<Arc<ServicePort>> {
         self.ports.read().get(&service).cloned()

@@ -18,7 +18,7 @@ use super::link_log::LinkLog;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{ForgetError, LocalService, Mesh, Options, SendError, Status};
+use crate::mesh::{ForgetError, LocalService, Mesh, Options, SendError, SessionId, Status};
 use crate::os::log_limiter::LogLimiter;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
@@ -79,6 +79,15 @@ struct NodeShared {
     stop: CancellationToken,
     /// Neighbours are not dialled any more.
     no_dials: CancellationToken,
+}
+
+/// With whom a node shares what there is of something. Anybody can invent names, but not links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CountedBy {
+    /// With nobody: it has proved its name.
+    Name(NameHash),
+    /// With all that are reached by that link; by none are those that have just gone, and this node.
+    Link(Option<SessionId>),
 }
 
 impl NodeHandle {
@@ -156,6 +165,14 @@ impl NodeHandle {
     /// True if a way to that node is known at the moment.
     pub fn reaches(&self, node: NameHash) -> bool {
         self.shared.plane.reaches(node)
+    }
+
+    /// With whom a node is counted that has proved its name, or not.
+    pub fn counted(&self, node: NameHash, has_proof: bool) -> CountedBy {
+        match has_proof {
+            true => CountedBy::Name(node),
+            false => CountedBy::Link(self.shared.plane.link_to(node)),
+        }
     }
 
     /// Other nodes that restart from now on.

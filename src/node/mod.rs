@@ -25,7 +25,7 @@ mod session;
 mod socket;
 mod stats;
 
-pub use handle::{Changes, NodeHandle, NodeOptions, Queues, StopCause, epoch};
+pub use handle::{Changes, CountedBy, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};
 pub use socket::{BindError, Blocked, OverlaySocket};

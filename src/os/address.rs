@@ -33,6 +33,14 @@ pub(crate) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
+/// The network of a host that others are counted with: an owner of IPv6 addresses has whole networks of them.
+pub(crate) fn network_of(host: IpAddr) -> IpAddr {
+    match host {
+        IpAddr::V4(_) => host,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
 /// Opens the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is final: half the
 /// clients of a name would not find a listener on its other address.
 ///

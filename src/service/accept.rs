@@ -14,10 +14,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::copy::{Local, copy};
+use crate::node::{CountedBy, NodeHandle};
+use crate::os::address::network_of;
 use crate::os::places::{Places, Share};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
-use crate::wire::{NameHash, NodeId, ServiceName};
+use crate::wire::{NodeId, ServiceName};
 
 /// Connections of one neighbour at a time, at one proxy; more are refused. All neighbours together have twice as many.
 const MOST: usize = 16_384;
@@ -64,7 +66,7 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
         match accepted {
             Ok((socket, peer, host)) => {
                 // One too many is closed.
-                let Some(place) = crowd.place(&host) else { continue };
+                let Some(place) = crowd.place(&host.map(network_of)) else { continue };
                 let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
                 crowd.spawn(place, async move {
                     let dialled = stop.run_until_cancelled(open_both(opening, target, peer)).await;
@@ -105,20 +107,21 @@ async fn open_both<L: Local>(
 /// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which get
 /// a token of their own, and closes the service.
 pub(super) async fn outward<F>(
+    node: &NodeHandle,
     mut listener: StreamListener,
     serve: impl Fn(MeshStream, CancellationToken) -> F,
     stop: CancellationToken,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let mut crowd: Crowd<Option<NameHash>> = Crowd::new(stop);
+    let mut crowd: Crowd<Option<CountedBy>> = Crowd::new(stop);
     loop {
         let stream = tokio::select! {
             () = crowd.stop.cancelled() => break,
             stream = listener.accept() => stream,
         };
         let Some(stream) = stream else { break };
-        match crowd.place(&stream.remote().map(|(node, _)| node)) {
+        match crowd.place(&stream.remote().map(|(name, _)| node.counted(name, stream.is_certified()))) {
             Some(place) => crowd.spawn(place, serve(stream, crowd.stop.clone())),
             None => stream.abort("too many connections"),
         }

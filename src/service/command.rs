@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::accept;
+use crate::node::NodeHandle;
 use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
@@ -48,6 +49,7 @@ pub(crate) enum CommandError {
 /// A service of the mesh whose streams are terminals of a command.
 #[derive(Debug)]
 pub(crate) struct CommandService {
+    node: NodeHandle,
     listener: StreamListener,
     words: Vec<String>,
 }
@@ -68,13 +70,14 @@ impl CommandService {
         let tags = BTreeMap::from([("type".to_owned(), "Command Service".to_owned())]);
         let listener = streams.listen_with(service, Some(tags), tls).await?;
         info!(%service, program = words[0], "command service open");
-        Ok(Self { listener, words })
+        Ok(Self { node: streams.node().clone(), listener, words })
     }
 
     /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let words = self.words;
-        accept::outward(self.listener, |stream, stop| serve(words.clone(), stream, stop), stop).await;
+        accept::outward(&self.node, self.listener, |stream, stop| serve(words.clone(), stream, stop), stop)
+            .await;
     }
 }
 

@@ -16,6 +16,7 @@ use tracing::info;
 
 use super::accept::{self, Arrival, Source, Target};
 use super::copy::Local;
+use crate::node::NodeHandle;
 use crate::os::{
     self,
     address::{open_first, plain, resolve},
@@ -129,6 +130,7 @@ impl Source for Port {
 /// A service of the mesh whose streams lead to a TCP address.
 #[derive(Debug)]
 pub(crate) struct TcpClient {
+    node: NodeHandle,
     listener: StreamListener,
     address: String,
     tls: Option<ClientProfile>,
@@ -153,7 +155,7 @@ impl TcpClient {
         ]);
         let listener = streams.listen_with(service, Some(tags), tls_server).await?;
         info!(%service, %address, "proxy service open");
-        Ok(Self { listener, address, tls: tls_client })
+        Ok(Self { node: streams.node().clone(), listener, address, tls: tls_client })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
@@ -170,6 +172,6 @@ impl TcpClient {
             };
             accept::join(connect, stream, target, stop)
         };
-        accept::outward(self.listener, serve, stop).await;
+        accept::outward(&self.node, self.listener, serve, stop).await;
     }
 }

@@ -17,8 +17,8 @@ use tracing::{debug, info, warn};
 
 use super::flows::{FlowLimits, Flows, Inbox};
 use crate::mesh::LocalService;
-use crate::node::{BindError, NodeHandle, OverlaySocket};
-use crate::os::address;
+use crate::node::{BindError, CountedBy, NodeHandle, OverlaySocket};
+use crate::os::address::{self, network_of};
 use crate::wire::{ConnType, MAX_PAYLOAD, NameHash, NodeId, ServiceName};
 
 /// Room for the largest datagram that the mesh carries, and one byte to know larger ones by.
@@ -74,7 +74,7 @@ impl UdpServer {
             match received {
                 Ok((size, source)) => {
                     let Some(datagram) = carried(&buffer[..size]) else { continue };
-                    flows.deliver(&source, &source.ip(), datagram, |inbox| {
+                    flows.deliver(&source, &network_of(source.ip()), datagram, |inbox| {
                         into_mesh(inbox, self.node.clone(), self.target.clone(), self.socket.clone(), source)
                     });
                 }
@@ -127,6 +127,7 @@ async fn into_mesh(
 /// A service of the mesh whose datagrams go to a UDP address.
 #[derive(Debug)]
 pub(crate) struct UdpClient {
+    node: NodeHandle,
     socket: Arc<OverlaySocket>,
     address: String,
     limits: FlowLimits,
@@ -150,12 +151,12 @@ impl UdpClient {
         ]);
         node.advertise(service, LocalService { conn_type: ConnType::DATAGRAM, tags });
         info!(%service, %address, "proxy service open");
-        Ok(Self { socket, address, limits })
+        Ok(Self { node: node.clone(), socket, address, limits })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut flows: Flows<(NameHash, ServiceName), NameHash> = Flows::new(self.limits);
+        let mut flows: Flows<(NameHash, ServiceName), CountedBy> = Flows::new(self.limits);
         loop {
             let received = tokio::select! {
                 () = stop.cancelled() => break,
@@ -163,7 +164,7 @@ impl UdpClient {
             };
             let Some(received) = received else { break };
             let source = (received.header.from_node, received.header.from_service);
-            flows.deliver(&source, &source.0, received.payload, |inbox| {
+            flows.deliver(&source, &self.node.counted(source.0, false), received.payload, |inbox| {
                 out_of_mesh(inbox, self.socket.clone(), source, self.address.clone())
             });
         }

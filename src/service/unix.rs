@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::accept::{self, Arrival, Source, Target};
+use crate::node::NodeHandle;
 use crate::os::unix_socket::{BindError, UnixSocket};
 use crate::stream::{ListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, ServerProfile};
@@ -69,6 +70,7 @@ impl Source for UnixSocket {
 /// A service of the mesh whose streams lead to a Unix socket.
 #[derive(Debug)]
 pub(crate) struct UnixSocketClient {
+    node: NodeHandle,
     listener: StreamListener,
     path: PathBuf,
 }
@@ -89,7 +91,8 @@ impl UnixSocketClient {
         info!(%service, filename, "proxy service open");
         let tags =
             BTreeMap::from([("type".to_owned(), "Unix Proxy".to_owned()), ("filename".to_owned(), filename)]);
-        Ok(Self { listener: streams.listen_with(service, Some(tags), tls).await?, path })
+        let listener = streams.listen_with(service, Some(tags), tls).await?;
+        Ok(Self { node: streams.node().clone(), listener, path })
     }
 
     /// Serves until `stop`; the service is free again once this returns.
@@ -99,6 +102,6 @@ impl UnixSocketClient {
             let target = path.to_string_lossy().into_owned();
             accept::join(UnixStream::connect(path.clone()), stream, target, stop)
         };
-        accept::outward(self.listener, serve, stop).await;
+        accept::outward(&self.node, self.listener, serve, stop).await;
     }
 }

@@ -14,6 +14,7 @@ use crate::control::channel::ClientStream;
 use crate::control::listen::{Accept, Arrival as Accepted};
 use crate::control::server::{Sessions, accept};
 use crate::control::session::Peer;
+use crate::wire::NameHash;
 use crate::work::Origin;
 
 /// Fails a few times for want of descriptors, then gives one client, then ends.
@@ -83,26 +84,52 @@ impl Accept for Comers {
     }
 }
 
-#[tokio::test]
-async fn a_stranger_takes_no_place_of_the_unix_socket() {
+fn tcp(host: &str, trusted: bool) -> Peer {
+    let host = Some(host.parse().unwrap());
+    Peer { origin: Origin::Tcp, trusted, credentials: Default::default(), host, name: "tcp".to_owned() }
+}
+
+fn mesh(name: &str, certified: bool) -> Peer {
+    let origin = Origin::Mesh { node: NameHash::of(name), certified };
+    Peer { origin, trusted: false, credentials: Default::default(), host: None, name: name.to_owned() }
+}
+
+fn unix() -> Peer {
+    let name = "unix".to_owned();
+    Peer { origin: Origin::Unix, trusted: true, credentials: Default::default(), host: None, name }
+}
+
+/// Where one neighbour may have two places: who of these is let in, `+`, one after the other.
+async fn let_in(peers: impl IntoIterator<Item = Peer>) -> String {
     let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let sessions = Arc::new(Sessions::new(context().await, limits));
     let (mut comers, mut clients) = (VecDeque::new(), Vec::new());
-    let seven = std::iter::repeat_n((7, false), 5);
-    for (host, trusted) in seven.chain([(8, false), (7, true)]) {
+    for peer in peers {
         let (near, far) = tokio::io::duplex(1024);
-        let name = format!("10.0.0.{host}");
-        let (origin, host) = (Origin::Tcp, Some(name.parse().unwrap()));
-        let peer = Peer { origin, trusted, credentials: Default::default(), host, name };
         comers.push_back((Box::new(far) as Box<dyn ClientStream>, peer));
         clients.push(Client(BufReader::new(near)));
     }
     accept(Comers(comers), sessions).await;
-    let mut admitted = Vec::new();
+    let mut admitted = String::new();
     for client in &mut clients {
-        admitted.push(client.line().await.starts_with("Receptor Control"));
+        admitted.push(if client.line().await.starts_with("Receptor Control") { '+' } else { '-' });
     }
-    assert_eq!(admitted, [true, true, false, false, false, true, true]);
+    admitted
+}
+
+#[tokio::test]
+async fn a_stranger_takes_no_place_of_others_whatever_names_and_addresses_it_invents() {
+    let hosts = ["10.0.0.7"; 5].map(|host| tcp(host, false));
+    assert_eq!(
+        let_in(hosts.into_iter().chain([tcp("10.0.0.8", false), tcp("10.0.0.7", true)])).await,
+        "++---++"
+    );
+    let hosts = [1, 2, 3, 4, 5].map(|host| tcp(&format!("2001:db8::{host}"), false));
+    assert_eq!(let_in(hosts.into_iter().chain([tcp("2001:db8:0:1::1", false)])).await, "++---+");
+    let nodes = ["a", "b", "c", "d", "e"].map(|name| mesh(name, false));
+    assert_eq!(let_in(nodes.into_iter().chain([mesh("e", true)])).await, "++---+");
+    let trusted = ["127.0.0.1"; 5].map(|host| tcp(host, true));
+    assert_eq!(let_in(trusted.into_iter().chain([unix(), unix(), unix()])).await, "++---++-");
 }
 
 #[tokio::test]
