@@ -1,24 +1,30 @@
 //! meshctl against real nodes of the Go implementation.
 
+#[path = "support/process.rs"]
+mod process;
 #[path = "support/receptor.rs"]
 mod receptor;
+#[path = "support/until.rs"]
+mod until;
 
 use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    process::{Child, Command as Process, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command as Program, Stdio},
+    time::Duration,
 };
 
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
+use process::Process;
+use until::until;
+
 /// A node with the work types `cat` and `sh`, ended when dropped.
 struct Node {
-    process: Child,
+    _process: Process,
     dir: tempfile::TempDir,
 }
 
@@ -34,17 +40,14 @@ impl Node {
             {"work-command": {"worktype": "sh", "command": "sh", "params": "-c", "allowruntimeparams": true}}]);
         fs::write(dir.path().join("c.yml"), config.to_string()).unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
-        let process = Process::new(program)
-            .arg("--config")
-            .arg(dir.path().join("c.yml"))
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let node = Self { process, dir };
-        until("the node answers", || UnixStream::connect(&socket).is_ok());
+        let process =
+            Process::start(Program::new(program).arg("--config").arg(dir.path().join("c.yml")), log);
+        let node = Self { _process: process, dir };
+        until("the node answers", || (UnixStream::connect(&socket).is_ok()).then_some(()));
         // It answers before it has read its whole configuration.
-        until("the node knows its work types", || node.json(&["status"]).to_string().contains("\"cat\""));
+        until("the node knows its work types", || {
+            (node.json(&["status"]).to_string().contains("\"cat\"")).then_some(())
+        });
         node
     }
 
@@ -60,21 +63,6 @@ impl Node {
         let output = self.meshctl(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -119,9 +107,9 @@ fn cancel_and_status(program: &Path) {
     let unit = node.json(&["work", "submit", "sh", "-n", "--", "'sleep 600'"]);
     let unit = unit["unitid"].as_str().unwrap();
     let state = || node.json(&["work", "status", unit])[unit]["State"].clone();
-    until("the unit runs", || state() == 1);
+    until("the unit runs", || (state() == 1).then_some(()));
     assert_eq!(node.json(&["work", "cancel", unit]), json!({unit: "cancelled"}));
-    until("the unit is canceled", || state() == 4);
+    until("the unit is canceled", || (state() == 4).then_some(()));
     let status = node.meshctl(&["status"]).output().unwrap();
     assert!(String::from_utf8_lossy(&status.stdout).contains("Node      solo\n"));
     assert!(node.meshctl(&["ping", "solo", "--count", "1"]).output().unwrap().status.success());
@@ -129,7 +117,7 @@ fn cancel_and_status(program: &Path) {
 
 fn an_interrupted_payload_leaves_no_unit(program: &Path) {
     let node = Node::start(program);
-    let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
+    let mut child = Program::new(assert_cmd::cargo::cargo_bin!("meshctl"))
         .arg("--socket")
         .arg(node.dir.path().join("s"))
         .args(["work", "submit", "cat", "-p", "-"])
@@ -139,7 +127,7 @@ fn an_interrupted_payload_leaves_no_unit(program: &Path) {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"half").unwrap();
-    until("the unit exists", || node.json(&["work", "list"]) != json!({}));
+    until("the unit exists", || (node.json(&["work", "list"]) != json!({})).then_some(()));
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut err = String::new();

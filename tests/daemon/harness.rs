@@ -5,25 +5,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Nothing takes this long unless it hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
+use crate::process::Process;
+pub(crate) use crate::until::{LIMIT, until};
 
 /// Bytes without short repetitions.
 pub(crate) fn pattern(size: usize) -> Vec<u8> {
@@ -32,7 +21,7 @@ pub(crate) fn pattern(size: usize) -> Vec<u8> {
 
 /// A node, ended when dropped.
 pub(crate) struct Node {
-    process: Child,
+    process: Process,
     pub dir: tempfile::TempDir,
 }
 
@@ -226,16 +215,10 @@ impl Drop for Node {
 }
 
 /// Starts a program with its log in a directory.
-fn launch(mut command: Command, dir: &Path, config: &Path) -> Child {
+fn launch(mut command: Command, dir: &Path, config: &Path) -> Process {
     let log = fs::File::create(dir.join("log")).unwrap();
-    command
-        .arg(if config.is_dir() { "--config-dir" } else { "--config" })
-        .arg(config)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+    let is_of = if config.is_dir() { "--config-dir" } else { "--config" };
+    Process::start(command.arg(is_of).arg(config), log)
 }
 
 pub(crate) fn configuration(dir: &Path, id: &str, node: Value, items: Value) -> String {

@@ -8,6 +8,8 @@ mod firewall;
 mod harness;
 #[path = "../support/port.rs"]
 mod port;
+#[path = "../support/process.rs"]
+mod process;
 mod proxies;
 #[path = "../support/receptor.rs"]
 mod receptor;
@@ -19,3 +21,5 @@ mod stopping;
 mod streams;
 mod systemd;
 mod units;
+#[path = "../support/until.rs"]
+mod until;

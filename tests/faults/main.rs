@@ -6,6 +6,8 @@ mod jobs;
 mod nodes;
 #[path = "../support/port.rs"]
 mod port;
+#[path = "../support/process.rs"]
+mod process;
 mod states;
 
 use std::time::{Duration, Instant, SystemTime};

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::port::free_port;
+use crate::process::Process;
 
 /// Nothing takes this long unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -35,8 +36,8 @@ impl Which {
 
 pub(crate) struct Nodes {
     dir: tempfile::TempDir,
-    near: Child,
-    far: Child,
+    near: Process,
+    far: Process,
     links: Arc<Mutex<Vec<TcpStream>>>,
     /// The number of jobs so far.
     jobs: AtomicU32,
@@ -64,7 +65,7 @@ impl Nodes {
         nodes
     }
 
-    fn child(&mut self, which: Which) -> &mut Child {
+    fn child(&mut self, which: Which) -> &mut Process {
         match which {
             Which::Near => &mut self.near,
             Which::Far => &mut self.far,
@@ -287,20 +288,14 @@ fn write_config(dir: &Path, which: Which, link: &str) {
     std::fs::write(dir.join(format!("{name}.yml")), text).unwrap();
 }
 
-fn spawn(dir: &Path, which: Which) -> Child {
+fn spawn(dir: &Path, which: Which) -> Process {
     let log = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .open(dir.join(format!("{}.log", which.name())))
         .unwrap();
-    Command::new(env!("CARGO_BIN_EXE_meshd"))
-        .arg("--config")
-        .arg(dir.join(format!("{}.yml", which.name())))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+    let config = dir.join(format!("{}.yml", which.name()));
+    Process::start(Command::new(env!("CARGO_BIN_EXE_meshd")).arg("--config").arg(config), log)
 }
 
 fn serve_relay(relay: &TcpListener, target: std::net::SocketAddr, links: &Mutex<Vec<TcpStream>>) {

@@ -8,5 +8,7 @@ mod mesh;
 mod own;
 #[path = "../support/port.rs"]
 mod port;
+#[path = "../support/process.rs"]
+mod process;
 #[path = "../support/receptor.rs"]
 mod receptor;

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process};
+use std::process::Command as Program;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use serde_json::{Value, json};
+
+use crate::process::Process;
 
 /// How long a mesh may take to converge: a Go node that was refused at first waits 5 s.
 const CONVERGENCE: Duration = Duration::from_secs(60);
@@ -23,14 +25,12 @@ pub(crate) fn megabytes(default: usize) -> usize {
 /// A node, ended when dropped.
 pub(crate) struct Node {
     id: String,
-    process: Child,
+    _process: Process,
     dir: PathBuf,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let _ended = self.process.kill();
-        let _reaped = self.process.wait();
         if thread::panicking() {
             let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             let from = log.len().saturating_sub(3_000);
@@ -59,14 +59,8 @@ impl Node {
         ]);
         fs::write(dir.join("c.yml"), Value::from(directives).to_string()).unwrap();
         let log = fs::File::create(dir.join("log")).unwrap();
-        let process = Process::new(program)
-            .arg("--config")
-            .arg(dir.join("c.yml"))
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { id: id.to_owned(), process, dir }
+        let process = Process::start(Program::new(program).arg("--config").arg(dir.join("c.yml")), log);
+        Self { id: id.to_owned(), _process: process, dir }
     }
 
     fn meshctl(&self, args: &[&str]) -> Command {

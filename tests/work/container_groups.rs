@@ -2,15 +2,14 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Instant;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, scratch_in_memory};
-use crate::harness::LIMIT;
 use crate::pods::server::{Fault, Server};
+use crate::until::until;
 
 const IMAGE: &str = "quay.example/ee:1";
 const PASSWORD: &str = "canary-of-quay";
@@ -49,7 +48,7 @@ fn start(server: &Server) -> (TempDir, Daemon) {
     let daemon = Daemon::start(dir);
     let own = json!({"name": "control"});
     until("the control node to be ready", || {
-        operate(&daemon, "instance.get", &own)["result"]["node_state"] == "ready"
+        (operate(&daemon, "instance.get", &own)["result"]["node_state"] == "ready").then_some(())
     });
     (temp, daemon)
 }
@@ -58,14 +57,6 @@ fn credential(dir: &Path, name: &str, content: &Value) {
     let path = dir.join(format!("credentials/{name}.yml"));
     std::fs::write(&path, content.to_string()).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what} never comes");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 fn operate(daemon: &Daemon, op: &str, arguments: &Value) -> Value {
@@ -256,7 +247,7 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     server.change(|world| world.set_status(&pod, json!({"phase": "Pending", "conditions": [unplaced]})));
     until("the scheduler's words", || {
         let explained = done(&daemon, "job.explain", &json!({"id": number}));
-        explained["summary"].as_str().unwrap().contains(words)
+        explained["summary"].as_str().unwrap().contains(words).then_some(())
     });
     server.run(&pod);
     play(&server, &pod, 0, &begin());

@@ -4,13 +4,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::LIMIT;
+use crate::process::Process;
+use crate::until::{LIMIT, until};
 
 /// A directory, in memory if possible.
 pub(crate) fn scratch_in_memory() -> TempDir {
@@ -21,14 +21,19 @@ pub(crate) fn scratch_in_memory() -> TempDir {
 /// The daemon, killed when dropped. Its configuration is `c.yml` in its directory, its control socket `s`, its log
 /// `log`.
 pub(crate) struct Daemon {
-    process: Child,
+    process: Process,
     dir: PathBuf,
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!(
+                "---- log
+{}",
+                self.log()
+            );
+        }
     }
 }
 
@@ -42,18 +47,14 @@ impl Daemon {
     /// Starts it by another command.
     pub(crate) fn start_by(mut command: Command, dir: &Path) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        let process = command.spawn().unwrap();
-        Self { process, dir: dir.to_owned() }
+        Self { process: Process::start(&mut command, log), dir: dir.to_owned() }
     }
 
     /// Kills it, and starts it again.
     pub(crate) fn restart(&mut self) {
-        *self = {
-            let _ = self.process.kill();
-            self.process.wait().unwrap();
-            Self::start(&self.dir)
-        };
+        let _unless_it_has_ended = self.process.kill();
+        self.process.wait().unwrap();
+        *self = Self::start(&self.dir);
     }
 
     pub(crate) fn log(&self) -> String {
@@ -69,14 +70,7 @@ impl Daemon {
 
     /// A client's connection, and the answer to its first line.
     pub(crate) fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
-        let deadline = Instant::now() + LIMIT;
-        let stream = loop {
-            match UnixStream::connect(self.dir.join("s")) {
-                Ok(stream) => break stream,
-                Err(error) => assert!(Instant::now() < deadline, "no answer: {error}: {}", self.log()),
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let stream = until("the daemon answers", || UnixStream::connect(self.dir.join("s")).ok());
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut stream = BufReader::new(stream);
         let mut answer = String::new();
@@ -116,14 +110,9 @@ impl Daemon {
 
     /// Waits until the status of a unit is as it should be.
     pub(crate) fn until(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        until("the status is as it should be", || {
             let status: Value = serde_json::from_str(&self.ask(&format!("work status {id}"))).unwrap();
-            if is_so(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it never comes to that: {status}: {}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            is_so(&status).then_some(status)
+        })
     }
 }

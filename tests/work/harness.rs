@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 /// The longest wait for anything.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) use crate::until::LIMIT;
 
 /// A dialer without any node.
 pub(crate) struct Nowhere(pub NodeId);

@@ -15,7 +15,11 @@ mod local;
 mod memory_per_unit;
 mod pods;
 mod private;
+#[path = "../support/process.rs"]
+mod process;
 mod remote;
 mod restart;
 mod soak;
 mod streaming_submit;
+#[path = "../support/until.rs"]
+mod until;
