@@ -152,6 +152,8 @@ found["abstract"] = tried(connect, {name!r})
 found["datagram"] = tried(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM)
 found["machine"] = tried(socket.socket, 40, socket.SOCK_STREAM)
 found["pair"] = tried(lambda: len(socket.socketpair()))
+found["datagrams"] = tried(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)
+found["listen"] = tried(socket.socket().listen)
 found["uring"] = call({425}, 1, 0)
 found["keys"] = call({ {"x86_64": 250, "aarch64": 219}[os.uname().machine] }, 0, -4, 0)
 found["kill"] = tried(os.kill, {victim.pid}, 9)
@@ -164,7 +166,7 @@ found["agent"] = [name for name in ("SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "NOTIFY_
     finally:
         victim.kill()
         victim.wait()
-    assert {found[name] for name in ("control", "abstract", "datagram", "machine")} == {"PermissionError"}, found
+    assert {found[name] for name in ("control", "abstract", "datagram", "machine", "datagrams", "listen")} == {"PermissionError"}, found
     assert (found["pair"], found["uring"], found["keys"], found["agent"]) == ("2", 13, 13, []), found
     if kernel_can(3, "tracing"):
         assert found["trace"] == 1, found
@@ -239,6 +241,37 @@ found["tunnel"] = tried(tunnel, b"127.0.0.1")
     assert name.items() >= {**refused, "name": "b'page'", "tunnel": "'403'"}.items(), name
     other = inside(place, script, hosts=["/.*\\.example/"])
     assert other.items() >= {**refused, "tunnel": "'403'"}.items(), other
+
+
+def own_address():
+    """An address of this machine that is none of the loopback; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, contextlib.suppress(OSError):
+        one.connect(("192.0.2.1", 9))
+        return one.getsockname()[0]
+
+
+def test_the_addresses_of_this_machine_are_reached_only_if_they_are_named(place):
+    own = own_address()
+    if own is None or own.startswith("127."):
+        pytest.skip("this machine has no address but the loopback's")
+    with http.server.ThreadingHTTPServer((own, 0), Pages) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        script = f"""
+found["own"] = tried(lambda: urllib.request.urlopen("http://{own}:{server.server_address[1]}/", timeout=30).read())
+"""
+        assert inside(place, script) == {"own": "HTTPError"}
+        assert inside(place, script, hosts=["/.*/"]) == {"own": "b'page'"}
+        assert inside(place, script, hosts=[own]) == {"own": "b'page'"}
+        server.shutdown()
+        thread.join()
+
+
+def test_nothing_that_it_has_started_outlives_it(place):
+    done = confined(place, "sh", "-c", "env -i setsid sleep 1000 >/dev/null 2>&1 & echo $!; (sleep 1000 >/dev/null 2>&1 & echo $!)")
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert done.returncode == 0 and len(pids) == 2, done
+    assert [pid for pid in pids if is_running(pid)] == []
 
 
 def test_git_and_ansible_work(place, tmp_path):
