@@ -51,7 +51,6 @@ pub struct OutputReader {
 /// Where a reader ends.
 #[derive(Debug, Clone, Copy)]
 enum Until {
-    /// At this byte.
     Byte(u64),
     /// With the job, or where the output of a later attempt begins.
     End {

@@ -21,7 +21,6 @@ pub(super) struct OwnUpdate {
     latest: u64,
     /// Of the latest one that established neighbours were sent.
     sequence: u64,
-    /// That message.
     message: Bytes,
     throttle: BackOff,
     /// The next regular round.

@@ -15,7 +15,6 @@ use super::quota::Quota;
 use super::{Options, Tick};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
-/// A service of a node.
 pub(super) type Key = (NodeId, ServiceName);
 
 /// A service of another node.
@@ -41,7 +40,6 @@ pub(super) struct NewService<'a> {
     pub(super) reachable: bool,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(super) struct ServiceTable {
     services: BTreeMap<Key, RemoteService>,
@@ -180,7 +178,6 @@ fn toggle_if_reachable(digest: &mut Digest, RemoteService { advertisement, reach
     }
 }
 
-/// All services of a node.
 fn services_of(node: &NodeId) -> RangeInclusive<Key> {
     let [first, last] = [0, u8::MAX].map(|byte| ServiceName::from_wire([byte; 8]));
     (node.clone(), first)..=(node.clone(), last)

@@ -68,7 +68,6 @@ pub(super) struct Established {
 /// What to do with an update from the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerUpdate {
-    /// Process it.
     Process,
     /// The peer does not list us yet: our introduction has not reached it.
     NotIntroduced,
@@ -76,7 +75,6 @@ pub(super) enum PeerUpdate {
     Overtaken,
 }
 
-/// One session.
 #[derive(Debug)]
 pub(super) struct Session {
     policy: LinkPolicy,

@@ -36,7 +36,6 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 /// How long an answer waits for a disk to take the states in it.
 const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The units.
 pub(crate) struct Units {
     store: Store,
     node_id: NodeId,

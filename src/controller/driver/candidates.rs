@@ -47,7 +47,6 @@ impl Candidates {
         self.0.clear();
     }
 
-    /// One of them.
     pub(super) fn get(&self, name: &InstanceName) -> Option<Candidate> {
         self.0.get(name).cloned()
     }

@@ -32,7 +32,6 @@ struct Copying {
     is_fruitful: bool,
     /// It has come to its end: the job may have ended, and there may be more behind it.
     has_ended: bool,
-    /// All of it is here.
     is_complete: bool,
     /// When the latest piece was written.
     came: Option<Instant>,

@@ -101,7 +101,6 @@ pub struct JobDriver {
     pub(super) wake: Notify,
 }
 
-/// The task of an attempt.
 struct AttemptTask {
     duty: watch::Sender<Duty>,
     abort: AbortHandle,
@@ -359,7 +358,6 @@ impl JobDriver {
             .insert((job, n), AttemptTask { duty: sender, abort, said: None, decided, is_deciding: false });
     }
 
-    /// What an instance offers.
     async fn offer_of(&self, name: &InstanceName) -> Result<Offer, Error> {
         match self.store.registry().await?.instance_mut(name) {
             Ok(record) => Ok(record.instance.offer),

@@ -17,7 +17,6 @@ use crate::work::jobs::{JobOutput, JobUnit};
 const MOST_HELD: usize = 4 << 20;
 const CHUNK: usize = 256 << 10;
 
-/// The output of one attempt.
 pub(super) struct AttemptOutput {
     /// `None` if the unit of the job is gone, or a later attempt has begun: what comes is read, and thrown away.
     pub(super) job_output: Option<JobOutput>,

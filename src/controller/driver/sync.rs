@@ -21,7 +21,6 @@ const SETTINGS: &str = "/etc/meshd";
 
 /// How far the project of a job is.
 pub(super) enum Project {
-    /// It is here.
     There(Held),
     /// It cannot be had, for this reason.
     Missing(String),

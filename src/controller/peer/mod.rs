@@ -37,14 +37,12 @@ pub enum PeerVerb {
     Cancel,
 }
 
-/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct PeerRequest {
     /// The node that asks.
     node: String,
     /// The install ID of its store.
     install: String,
-    /// The job.
     job: i64,
     #[serde(flatten)]
     verb: PeerVerb,

@@ -19,7 +19,6 @@ use crate::work::{Leftovers, Registry, Submission};
 /// How long another control node may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What is to be repeated.
 #[derive(Debug)]
 pub(in crate::controller) struct Repeat {
     pub(in crate::controller) former: JobDetail,

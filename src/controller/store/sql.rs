@@ -106,7 +106,6 @@ impl Dialect {
 pub(super) enum SqlValue {
     /// A number, a time or a truth value.
     Int(Option<i64>),
-    /// A text.
     Text(Option<String>),
 }
 

@@ -142,7 +142,6 @@ fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Erro
     sql.query(query, values![&new.node, new.unit.as_str()])?.pop().map(|mut row| row.take()).transpose()
 }
 
-/// The job that has a key.
 pub(super) fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
     let found = sql.query("SELECT id, kind FROM job WHERE key = $1", values![key])?.pop();
     found.map(|mut row| Ok((row.take()?, row.take()?))).transpose()

@@ -183,7 +183,6 @@ impl ZipEntry {
     }
 }
 
-/// The extra field of that kind.
 pub(super) fn find_field(mut extra: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (head, rest) = extra.split_at_checked(4)?;

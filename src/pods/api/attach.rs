@@ -24,7 +24,6 @@ const PROTOCOL_VERSION: &str = "x-stream-protocol-version";
 /// The connection after its upgrade.
 pub(super) type Connection = TokioIo<Upgraded>;
 
-/// Opens a stream to `path`.
 pub(super) async fn open(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStream>, ApiError> {
     if !api.uses_spdy()
         && let Some(stream) = open_websocket(api, path).await?

@@ -52,7 +52,6 @@ pub enum ConnectError {
 /// A client for a credential, and where it leads.
 pub(super) struct Connected {
     pub(super) client: Client,
-    /// The namespace.
     pub(super) namespace: String,
     /// The API server, and whom it is trusted by.
     pub(super) server: ServerKey,

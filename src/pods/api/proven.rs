@@ -33,7 +33,6 @@ impl ProvenServers {
 }
 
 impl Server {
-    /// It has answered.
     pub(super) fn note_answer(&self) {
         if self.has_answered.swap(true, Ordering::Relaxed) {
             return;

@@ -112,7 +112,6 @@ struct Driver {
     unit: Arc<dyn Unit>,
     cluster: Arc<Cluster>,
     template: Option<Template>,
-    /// What is recorded of its pod.
     pod: PodRecord,
     stdout: StdoutFile,
     /// Requests that are not answered yet; dropped with the driver.

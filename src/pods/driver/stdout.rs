@@ -26,7 +26,6 @@ pub(super) type Storing = Pin<Box<dyn Future<Output = Stored> + Send>>;
 /// What became of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// They are there.
     Written,
     /// Stdout holds something else in their place.
     Differs,

@@ -23,7 +23,6 @@ const HELD: usize = 16;
 pub(super) enum TcpPeer {
     /// The pod has not connected; connections whose source cannot be judged yet.
     Listening(TcpListener, Vec<(TcpStream, SocketAddr)>),
-    /// It has.
     Connected(OwnedReadHalf, Option<JoinHandle<Result<(), String>>>),
     /// The connection has ended.
     Ended,

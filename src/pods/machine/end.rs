@@ -75,7 +75,6 @@ impl Machine {
         }
     }
 
-    /// `worker` has ended.
     pub(super) fn worker_ended(&mut self, now: Instant, ended: Terminated) {
         self.timers.stop(Timer::Pending);
         self.timers.stop(Timer::Grace);

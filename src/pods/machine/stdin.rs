@@ -31,11 +31,9 @@ enum StdinStep {
     Opening,
     /// Waiting before another attempt to open it.
     Paused,
-    /// Sending.
     Sending,
     /// Sent; waiting for the server's status.
     Sent,
-    /// Delivered.
     Delivered,
     /// It broke off, for this reason.
     Broken(String),

@@ -28,7 +28,6 @@ const LINGER: Duration = Duration::from_secs(30);
 pub(super) struct Stdout {
     step: LogStep,
     last: u32,
-    /// A parked stream.
     parked: Option<StreamId>,
     /// Delays after ends in order, and after failures.
     reopens: BackOff,

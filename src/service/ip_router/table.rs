@@ -55,7 +55,6 @@ impl Table {
         Self { routes, left_out }
     }
 
-    /// The networks.
     pub(super) fn networks(&self) -> BTreeSet<IpNet> {
         self.routes.iter().map(|(net, _)| *net).collect()
     }

@@ -108,7 +108,6 @@ impl Local {
 
 /// What a runner that is gone left.
 enum Remains {
-    /// Its exit record.
     ExitRecord(Status),
     /// A final status: no daemon was there to take an exit record.
     Status(Status),

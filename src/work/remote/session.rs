@@ -84,7 +84,6 @@ impl StepError {
 
 /// An open connection, past its greeting.
 pub(super) struct ControlSession {
-    /// The connection.
     pub(super) connection: ControlConnection,
     /// What speaks at the other end.
     pub(super) peer: Peer,

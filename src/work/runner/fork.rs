@@ -17,7 +17,6 @@ use super::start::Rights;
 pub(super) enum Side {
     /// The one that forked; the other has this process ID.
     Parent(u32),
-    /// The new one.
     Child,
 }
 

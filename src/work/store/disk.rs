@@ -45,7 +45,6 @@ pub(super) trait Disk {
     fn make_dir(&self, path: &Path) -> io::Result<()>;
     /// Opens a file that only we can read, for writing.
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
-    /// Opens a file that is there.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// The contents of a file, up to this many bytes.
     fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>>;

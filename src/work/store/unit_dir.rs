@@ -45,7 +45,6 @@ impl UnitDir {
         Self { parent: path.parent().unwrap_or(Path::new("")).into(), name: name.into() }
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> PathBuf {
         self.parent.join(&*self.name)
     }

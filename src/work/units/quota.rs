@@ -57,7 +57,6 @@ struct Usage {
     payload: u64,
 }
 
-/// All accounts.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// A plain lock, held for counting alone. Who has nothing is not in it.

@@ -143,7 +143,6 @@ impl<'a> Taken<'a> {
         owners.map(|owner| (Some(owner.name.clone()), owner.name.clone(), self.remaining(owner))).collect()
     }
 
-    /// The first group that has places, and its places.
     fn first_places(&self, job: &PendingJob) -> Option<(GroupName, Vec<Spot>)> {
         let all = if job.kind.class() == Class::Control {
             vec![(GroupName::controlplane(), self.control_places(job))]

@@ -19,7 +19,6 @@ use crate::work::{DialFailure, Dialed, Dialer, Dialing};
 
 pub(super) const OTHER: &str = "c2";
 
-/// How it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     /// There is no way to it.

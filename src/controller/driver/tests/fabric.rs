@@ -216,7 +216,6 @@ impl Fabric {
         self.change(|units| units.there.get_mut(unit).unwrap().output.extend_from_slice(bytes));
     }
 
-    /// A unit ends.
     pub(super) fn end(&self, unit: &str, end: ChildEnd, detail: &str) {
         self.change(|units| units.there.get_mut(unit).unwrap().end = Some((end, detail.to_owned())));
     }

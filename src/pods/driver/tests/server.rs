@@ -181,7 +181,6 @@ impl Server {
         self.change(|world| world.set_worker(pod, "Running", json!({"running": {}})));
     }
 
-    /// Has it end.
     pub(crate) fn end(&self, pod: &str, code: i32) {
         let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
         let ended = json!({"terminated": {"exitCode": code, "reason": reason}});

@@ -55,7 +55,6 @@ impl Stdout {
         Ok(took)
     }
 
-    /// The stream has ended.
     fn end(&mut self, reader: &mut LogReader, end: StreamEnd) -> Result<(), Lost> {
         if end == StreamEnd::InOrder {
             let mut out = Vec::new();

@@ -29,7 +29,6 @@ pub(super) enum What<'a> {
     Begins(&'a str),
     /// The unit was made, with this status and no payload.
     Made(&'a [u8]),
-    /// Its status is this.
     Status(&'a [u8]),
     /// The file of that name begins with these bytes.
     File(&'a str, &'a [u8]),
