@@ -102,7 +102,7 @@ fn a_mirror_too_deep_to_be_measured_goes_and_nothing_else_is_held_up() {
     let old = write_tree(&place, &"a".repeat(40), 100, 300);
     let new = write_tree(&place, &"b".repeat(40), 100, 200);
     let mirror = place.directory.join(MIRROR);
-    fs::create_dir(&mirror).unwrap();
+    fs::create_dir_all(&mirror).unwrap();
     let (flags, name) = (OFlags::DIRECTORY | OFlags::RDONLY, "d".repeat(250));
     let mut deepest = open(&mirror, flags, Mode::empty()).unwrap();
     for _ in 0..20 {
