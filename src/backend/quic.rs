@@ -1,7 +1,7 @@
 //! Sessions over QUIC connections between two nodes of this project.
 //!
-//! It owns endpoints, handshakes and how a connection is set up; `half` puts packets on streams. Certificates are the room `tls`'s. This QUIC lies below the mesh: the streams of services, which
-//! lie above it, are another room's.
+//! It owns endpoints, handshakes and how a connection is set up; `half` puts packets on streams. Certificates are the
+//! room `tls`'s. This QUIC lies below the mesh: the streams of services, which lie above it, are another room's.
 
 mod half;
 

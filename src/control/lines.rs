@@ -1,6 +1,6 @@
 //! How much memory the command lines of all sessions may take while they arrive. Owns the bound; a session has a little
-//! of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody else can use up, and of each
-//! share one neighbour leaves as much for others as it has.
+//! of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody
+//! else can use up, and of each share one neighbour leaves as much for others as it has.
 
 use super::session::Neighbour;
 use crate::os::places::{Places, Share};

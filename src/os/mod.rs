@@ -2,8 +2,9 @@
 //!
 //! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses, `tcp` sets
 //! the options of TCP sockets, `replace` writes files atomically, `watch` notices changed files and `readiness` waits for
-//! descriptors; `container` says whether there is one around this process, `boot` which boot this is; `ending` kills processes; `coop` keeps tasks fair to each other,
-//! `places` keeps callers fair to each other, `back_off` paces what is tried again, and `log_limiter` bounds what others can make the node log.
+//! descriptors; `container` says whether there is one around this process, `boot` which boot this is; `ending` kills
+//! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `back_off` paces what
+//! is tried again, and `log_limiter` bounds what others can make the node log.
 //!
 //! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 

@@ -71,14 +71,14 @@ pub(in crate::cli) struct AnsibleFlags {
 
 /// Where ansible runs on the node, as seen from there: a module beside the project, a playbook in it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RunnerPaths {
     /// What stands before `env/…`.
     pub top: &'static str,
     /// What stands before a path within the project.
     pub project: &'static str,
 }
 
-impl Place {
+impl RunnerPaths {
     /// With an image all of it is below /runner, and a module runs in the project as well.
     pub(super) fn of(is_module: bool, has_image: bool) -> Self {
         match (is_module, has_image) {
@@ -94,7 +94,7 @@ impl AnsibleFlags {
     ///
     /// # Errors
     /// A path that does not travel with the project.
-    pub(super) fn words(&self, place: Place) -> Result<Vec<String>, Failure> {
+    pub(super) fn words(&self, place: RunnerPaths) -> Result<Vec<String>, Failure> {
         let switches = [
             (self.check, "--check"),
             (self.diff, "--diff"),
@@ -123,7 +123,7 @@ impl AnsibleFlags {
 }
 
 /// Paths with colons, as they are on the node.
-fn travelling(paths: &str, place: Place) -> Result<String, Failure> {
+fn travelling(paths: &str, place: RunnerPaths) -> Result<String, Failure> {
     let inside = |path: &str| {
         let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         let text = format!("--module-path: {path} does not lie in the project, and only that travels");

@@ -4,12 +4,12 @@ use std::path::{Component, Path};
 
 use serde_json::{Map, Value, json};
 
-use super::ansible::Place;
+use super::ansible::RunnerPaths;
 use super::asks::Asks;
 use super::flags::RunFlags;
-use super::settings::{STDIN_DIRECTORY, STDIN_FILE, STDIN_PLUGIN, Settings};
+use super::settings::{AnsibleSettings, STDIN_DIRECTORY, STDIN_FILE, STDIN_PLUGIN};
 use super::tree::{Content, Tree, unreadable};
-use super::vault::{self, Source};
+use super::vault::{self, PasswordSource};
 use crate::cli::exit::{Exit, Failure};
 
 /// What the runner's arguments call a project, and its files.
@@ -76,11 +76,11 @@ impl Bundle {
             tree.make_file(ENV, "ssh_key", key);
         }
         let is_module = flags.module.is_some();
-        let place = Place::of(is_module, flags.placing.image.is_some());
+        let place = RunnerPaths::of(is_module, flags.placing.image.is_some());
         let project = top.join(PROJECT);
         let project = if project.is_dir() { &project } else { top };
         let project = (!is_synced).then_some(project);
-        let settings = Settings { caller, project, place, is_module };
+        let settings = AnsibleSettings { caller, project, place, is_module };
         let mut environment = settings.variables();
         let mut words = flags.ansible.words(place)?;
         words.extend(passwords(&mut tree, flags, typed, place)?);
@@ -253,7 +253,12 @@ fn kwargs(flags: &RunFlags, ident: &str, forks: Option<u32>) -> Map<String, Valu
 
 /// Makes a file of each password, and returns the words that name them. A prompt of ansible would be a line of the job's
 /// output.
-fn passwords(tree: &mut Tree, flags: &RunFlags, typed: &Typed, place: Place) -> Result<Vec<String>, Failure> {
+fn passwords(
+    tree: &mut Tree,
+    flags: &RunFlags,
+    typed: &Typed,
+    place: RunnerPaths,
+) -> Result<Vec<String>, Failure> {
     let mut words = Vec::new();
     let mut put = |name: &str, word: &str, password: Vec<u8>| {
         tree.make_file(ENV, name, password);
@@ -269,8 +274,8 @@ fn passwords(tree: &mut Tree, flags: &RunFlags, typed: &Typed, place: Place) -> 
     let mut vaults = typed.vaults.iter();
     for (number, (label, source)) in flags.ansible.vault.sources().into_iter().enumerate() {
         let password = match source {
-            Source::Typed => vaults.next().cloned().unwrap_or_default().into_bytes(),
-            Source::File(path) => vault::password(&path, &label)?,
+            PasswordSource::Typed => vaults.next().cloned().unwrap_or_default().into_bytes(),
+            PasswordSource::File(path) => vault::password(&path, &label)?,
         };
         put(&format!("vault_{number}"), &format!("--vault-id={label}@"), password);
     }

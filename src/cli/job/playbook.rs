@@ -1,5 +1,6 @@
 //! Makes of a runner's stream what ansible-playbook prints: the text of its events. Colours stay on a terminal, unless
-//! NO_COLOR is set; nothing else that a managed host sends reaches it. Artifacts go where they are wanted. It reads no other key of an event than those here.
+//! NO_COLOR is set; nothing else that a managed host sends reaches it. Artifacts go where they are wanted. It reads no
+//! other key of an event than those here.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -1,5 +1,5 @@
-//! Asks for the passwords of `-k`, `-K` and vaults on the terminal, without showing them. Without a terminal they are lines of
-//! standard input.
+//! Asks for the passwords of `-k`, `-K` and vaults on the terminal, without showing them. Without a terminal they are
+//! lines of standard input.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use super::flags::RunFlags;
 use super::pack::Typed;
-use super::vault::Source;
+use super::vault::PasswordSource;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::interrupted;
 
@@ -33,7 +33,9 @@ impl Typed {
             let answer = ask(question.to_owned()).await?;
             typed.become_user = Some(if answer.is_empty() { default } else { answer });
         }
-        for (label, _) in ansible.vault.sources().into_iter().filter(|(_, source)| *source == Source::Typed) {
+        for (label, _) in
+            ansible.vault.sources().into_iter().filter(|(_, source)| *source == PasswordSource::Typed)
+        {
             typed.vaults.push(ask(format!("Vault password ({label}): ")).await?);
         }
         Ok(typed)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::ansible::Place;
+use super::ansible::RunnerPaths;
 
 /// The variables of the caller that travel, if they are set: none is a path of the caller's machine.
 pub(super) const TRAVELLING: [&str; 44] = [
@@ -60,16 +60,16 @@ const CALLBACKS: [&str; 3] = ["default", "minimal", "oneline"];
 const CONFIG: &str = "ansible.cfg";
 
 /// Settings of a job's caller and project.
-pub(super) struct Settings<'a> {
+pub(super) struct AnsibleSettings<'a> {
     /// The caller's variables.
     pub caller: &'a dyn Fn(&str) -> Option<String>,
     /// Where the project is, if it is here.
     pub project: Option<&'a Path>,
-    pub place: Place,
+    pub place: RunnerPaths,
     pub is_module: bool,
 }
 
-impl Settings<'_> {
+impl AnsibleSettings<'_> {
     /// The variables of the job.
     pub(super) fn variables(&self) -> Map<String, Value> {
         let mut variables = Map::new();
@@ -182,8 +182,8 @@ mod tests {
         std::fs::write(project.path().join(CONFIG), config).unwrap();
         let caller =
             |name: &str| caller.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let place = Place::of(is_module, false);
-        let settings = Settings { caller: &caller, project: Some(project.path()), place, is_module };
+        let place = RunnerPaths::of(is_module, false);
+        let settings = AnsibleSettings { caller: &caller, project: Some(project.path()), place, is_module };
         settings.variables()
     }
 

@@ -28,27 +28,27 @@ pub(in crate::cli) struct VaultFlags {
 
 /// Where the password of a vault comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum PasswordSource {
     Typed,
     File(PathBuf),
 }
 
 impl VaultFlags {
     /// The labels and sources, in the order in which ansible tries them.
-    pub(super) fn sources(&self) -> Vec<(String, Source)> {
+    pub(super) fn sources(&self) -> Vec<(String, PasswordSource)> {
         let mut sources: Vec<_> = self.vault_id.iter().map(|text| labelled(text)).collect();
-        let files = self.vault_password_file.iter().cloned().map(Source::File);
-        let rest = files.chain(self.ask_vault_pass.then_some(Source::Typed));
+        let files = self.vault_password_file.iter().cloned().map(PasswordSource::File);
+        let rest = files.chain(self.ask_vault_pass.then_some(PasswordSource::Typed));
         sources.extend(rest.map(|source| (UNLABELLED.to_owned(), source)));
         sources
     }
 }
 
-fn labelled(text: &str) -> (String, Source) {
+fn labelled(text: &str) -> (String, PasswordSource) {
     let (label, source) = text.split_once('@').unwrap_or((UNLABELLED, text));
     let label = if label.is_empty() { UNLABELLED } else { label };
     let is_typed = ["prompt", "prompt_ask_vault_pass"].contains(&source);
-    (label.to_owned(), if is_typed { Source::Typed } else { Source::File(source.into()) })
+    (label.to_owned(), if is_typed { PasswordSource::Typed } else { PasswordSource::File(source.into()) })
 }
 
 /// The password in a file, or what the program prints.
@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn a_vault_has_a_label_and_a_source() {
-        let file = |path: &str| Source::File(path.into());
+        let file = |path: &str| PasswordSource::File(path.into());
         for (text, label, source) in [
             ("dev@secret", "dev", file("secret")),
             ("secret", "default", file("secret")),
             ("@a@b", "default", file("a@b")),
-            ("dev@prompt", "dev", Source::Typed),
-            ("prompt", "default", Source::Typed),
+            ("dev@prompt", "dev", PasswordSource::Typed),
+            ("prompt", "default", PasswordSource::Typed),
         ] {
             assert_eq!(labelled(text), (label.to_owned(), source), "{text}");
         }

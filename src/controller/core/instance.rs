@@ -336,8 +336,8 @@ impl Instance {
         true
     }
 
-    /// A health check succeeded. If another machine answers than before, and nothing vouches for its right to the name, it is
-    /// disabled until an operator confirms it: it may be somebody else's, and jobs carry secrets.
+    /// A health check succeeded. If another machine answers than before, and nothing vouches for its right to the name,
+    /// it is disabled until an operator confirms it: it may be somebody else's, and jobs carry secrets.
     pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates, is_vouched: bool) {
         self.capacities = Capacities::measure(report.cpus, report.memory, rates);
         let waits = !self.enabled;

@@ -118,7 +118,8 @@ pub enum AttachError {
     Broken(String),
 }
 
-/// The requests that units make, and those for the secrets beside them. All objects are JSON: fields unknown here pass through.
+/// The requests that units make, and those for the secrets beside them. All objects are JSON: fields unknown here pass
+/// through.
 pub trait Api: Send + Sync + 'static {
     /// Creates a pod.
     fn create(&self, namespace: &str, pod: &Value) -> ApiAnswer<Value>;
