@@ -61,4 +61,5 @@ pub mod tls;
 pub mod wire;
 pub mod work;
 
+pub use cli::command_line;
 pub use program::main;

@@ -120,6 +120,11 @@ pub(crate) struct NodeFiles {
     pub store: NodeStore,
 }
 
+/// The grammar of meshctl's command line: for its manual.
+pub fn command_line() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
 /// Runs meshctl with `args`, the program's name first, and returns its exit code. Blocks; starts its own runtime.
 pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     if completion::answer(&args) {

@@ -5,6 +5,7 @@
 //! descriptors; `container` says whether there is one around this process, `boot` which boot this is; `ending` kills
 //! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `back_off` paces what
 //! is tried again, and `log_limiter` bounds what others can make the node log.
+//! `first_process` is process 1 of a container that has no init.
 //!
 //! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 
@@ -14,6 +15,7 @@ pub(crate) mod boot;
 pub(crate) mod container;
 pub(crate) mod coop;
 pub(crate) mod ending;
+pub(crate) mod first_process;
 pub(crate) mod log_limiter;
 pub(crate) mod places;
 pub(crate) mod readiness;
