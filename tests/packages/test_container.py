@@ -88,7 +88,7 @@ def test_a_node_runs_as_process_1_of_any_user_with_a_read_only_root(container):
     assert "Read-only file system" in container("touch", "/etc/meshd/x").stderr
     assert container("sh", "-c", "echo $PPID; sleep 300 >/dev/null 2>&1 &").returncode == 0
     orphan = until("the orphan", lambda: container("pidof", "sleep").stdout.strip())
-    container("kill", "-KILL", orphan)
+    container("sh", "-c", f"kill -KILL {orphan}")
     zombies = "grep -l '^State:.Z' /proc/[0-9]*/status"
     until("it to be reaped", lambda: container("sh", "-c", zombies).stdout == "" and not container("pidof", "sleep").stdout)
     os.kill(container.first, signal.SIGTERM)

@@ -39,7 +39,7 @@ def processes_of_jobs(tree):
 def stop(tree, node):
     # The daemon alone: its runners have the same name.
     daemon = f'for each in /proc/[0-9]*; do case "$(tr "\\0" " " <$each/cmdline)" in "{START} "*) echo ${{each#/proc/}};; esac; done'
-    tree.run("kill", "-TERM", tree.run("sh", "-c", daemon).strip())
+    tree.run("sh", "-c", f"kill -TERM $({daemon})")
     node.wait(20)
 
 
