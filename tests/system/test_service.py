@@ -208,12 +208,14 @@ def test_a_job_runs_a_container_without_root(execution):
 def test_jobs_go_on_whatever_happens_to_the_daemon(execution):
     box = execution
     beat = Beat(box)
+    # A hop's daemon has the process that starts jobs in its own group, which may end a moment later.
+    left_over = box.journal("meshd").count("left-over process")
     for happens in ("systemctl restart meshd", "systemctl stop meshd; sleep 0.3; systemctl start meshd", "systemctl kill --signal=KILL meshd"):
         before = main_pid(box)
         box.sh(happens)
         until("another daemon", lambda: main_pid(box) not in (0, before) and box.run("meshctl", "status", check=False).returncode == 0)
         beat.goes_on()
-    assert "left-over process" not in box.journal("meshd"), "the daemon's own group is free"
+    assert box.journal("meshd").count("left-over process") == left_over, "the daemon's own group is free"
     members = box.sh("systemctl status --no-pager meshd-jobs")
     assert "sh" in members and "__work-spawner" in members and "__work-spawner" not in box.sh("systemctl status --no-pager meshd"), members
     box.run("meshctl", "work", "cancel", beat.unit)
@@ -234,7 +236,8 @@ def test_a_daemon_that_hangs_is_replaced_and_no_number_of_failures_keeps_it_down
     until("another daemon", lambda: main_pid(box) not in (0, alive) and box.show("meshd", "ActiveState") == "active")
     assert "watchdog" in box.journal("meshd").lower()
     beat.goes_on()
-    for _ in range(8):
+    # By default systemd gives up after five.
+    for _ in range(6):
         before = main_pid(box)
         box.sh("systemctl kill --signal=KILL --kill-who=main meshd")
         until("another daemon", lambda last=before: main_pid(box) not in (0, last) and box.show("meshd", "ActiveState") == "active")
