@@ -122,13 +122,17 @@ class Machine:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
-            self.init = until("the first process of the machine", self.first_process, BOOT)
-            until("the machine has booted", lambda: self.state() in ("running", "degraded"), BOOT)
+            until("the machine has booted", self.has_booted, BOOT)
         except AssertionError as error:
             console = self.log.read_text(errors="replace")[-2000:]
             self.end()
             skip(f"{error}: {console}")
         return self
+
+    def has_booted(self):
+        # The first child that systemd-nspawn has makes the machine, and ends.
+        self.init = self.first_process()
+        return self.init and self.state() in ("running", "degraded")
 
     def first_process(self):
         if self.process.poll() is not None:
