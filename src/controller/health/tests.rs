@@ -88,14 +88,20 @@ fn checks_follow_first_sight_errors_loss_and_demand() {
     assert!(due(&e1, start));
     e1.on_unhealthy(vec!["no runner".to_owned()], start);
     let mut now = start;
-    for delay in [30, 60, 120, 240, 480, 960, 1_800, 1_800] {
-        let at = now + Duration::from_secs(delay);
-        assert_eq!(e1.health_due, Some(at));
+    for delay in [30_000, 45_000, 67_500, 101_250] {
+        assert_eq!(e1.health_due, Some(now + Duration::from_millis(delay)));
+        now = e1.health_due.unwrap();
+        e1.on_unhealthy(vec!["no runner".to_owned()], now);
+    }
+    for _ in 0..20 {
+        let at = e1.health_due.unwrap();
+        assert!(at <= now + Duration::from_secs(1_800));
         e1.on_seen(owner.clone(), Sighting { routed: true, arrived: at }, at);
         assert!(!due(&e1, Time(at.0 - 1)) && due(&e1, at));
         now = at;
         e1.on_unhealthy(vec!["no runner".to_owned()], now);
     }
+    assert_eq!(e1.health_due, Some(now + Duration::from_secs(1_800)));
     e1.on_healthy(good(ANSWER), &Rates::default(), true);
     assert_eq!(e1.node_state, NodeState::Ready);
     assert!(!due(&e1, later(100_000)));
