@@ -148,12 +148,11 @@ async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io:
     let mut last = io::ErrorKind::TimedOut.into();
     for (candidate, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
         let share = deadline.saturating_duration_since(Instant::now()) / left;
-        match insist(share, || TcpStream::connect(candidate)).await {
-            Some(connected) => match connected.and_then(not_itself) {
+        if let Some(connected) = insist(share, || TcpStream::connect(candidate)).await {
+            match connected.and_then(not_itself) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
-            },
-            None => {}
+            }
         }
     }
     Err(last)

@@ -10,7 +10,7 @@
 //! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
 //! - `local`: units that run here. [`follow`] and `remote`: units on other nodes.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
-//! requests between nodes.
+//!   requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
 //! - `pods`: units that run as pods: [`crate::pods`] decides and acts, and here they are units as others.

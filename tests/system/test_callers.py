@@ -242,7 +242,7 @@ def test_many_requested_fields_take_no_time(nodes):
     fields = ["NodeID", *(f"x{n}" for n in range(100_000)), "NodeID", "Version"]
     with nodes["ctl"].control(timeout=10) as control:
         answer = control.command({"command": "status", "requested_fields": fields})
-    assert list(answer) == ["NodeID", "Version"]
+    assert answer.keys() == {"NodeID", "Version"}
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -58,8 +58,9 @@ async fn a_flow_keeps_its_order_whatever_the_size_of_its_packets() {
     let mut dialed = dial(&QuicDialOptions::new(address, pki.client("n"))).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
     let update = Bytes::from_static(b"\x01{}");
-    let packet =
-        |number: u8| of_flow(u64::from(number % 5), number, if number % 3 == 0 { 16_384 } else { 100 });
+    let packet = |number: u8| {
+        of_flow(u64::from(number % 5), number, if number.is_multiple_of(3) { 16_384 } else { 100 })
+    };
     let sent: Vec<Bytes> = (0..200).map(packet).chain([update.clone()]).collect();
     send(&mut dialed, &sent).await;
     let received = receive(&mut accepted, sent.len()).await;

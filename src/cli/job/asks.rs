@@ -55,7 +55,7 @@ fn pauses(entry: &Value) -> bool {
         Value::Null => true,
         Value::Bool(_) | Value::Number(_) | Value::Array(_) => false,
     };
-    own.into_iter().any(is_endless) || lists.iter().any(|key| below(&key))
+    own.into_iter().any(is_endless) || lists.iter().any(below)
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ impl Findings {
 
     fn find(&mut self, severity: Severity, place: impl Display, what: impl Display, remedy: Option<&str>) {
         let (place, what, remedy) = (place.to_string(), what.to_string(), remedy.map(str::to_owned));
-        self.list.push(Finding { what, place, severity: severity, remedy });
+        self.list.push(Finding { what, place, severity, remedy });
     }
 
     fn surroundings(&mut self, what: &str, limits: &Limits) {
