@@ -20,7 +20,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
     ("rpc", &["duration", "os", "tls", "wire"]),
     ("pods", &["duration", "os", "rpc"]),
     ("work", &["duration", "os", "pods", "rpc", "stream", "wire"]),
-    ("control", &["duration", "mesh", "node", "os", "rpc", "stream", "tls", "wire", "work"]),
+    ("control", &["duration", "mesh", "node", "os", "rpc", "service", "stream", "tls", "wire", "work"]),
     ("confine", &["backend", "os"]),
     ("controller", &["confine", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),

@@ -13,6 +13,7 @@ mod group;
 mod install;
 mod instance;
 mod job;
+mod link;
 mod loglevel;
 mod node;
 mod operation;
@@ -66,6 +67,9 @@ enum Verb {
     Connect(connect::Connect),
     /// Have the node read its configuration again
     Reload(reload::Reload),
+    /// What a link with a neighbour carries
+    #[command(subcommand)]
+    Link(link::Link),
     /// Show how much the node logs, or change it
     Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
@@ -167,6 +171,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
+        Verb::Link(link) => link.run(&context()?).await,
         Verb::Loglevel(level) => level.run(&context()?).await,
         Verb::Node(node) => node.run(context, output).await,
         Verb::Install(install) => install.run(output).await,

@@ -25,6 +25,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::Connect { node, .. } => leads_away(node).then_some("connect to another node"),
         Request::Reload => Some("reload"),
         Request::NodeForget { .. } => Some("node forget"),
+        Request::LinkTest(_) => Some("link test"),
         Request::LogLevel { .. } => Some("loglevel"),
         Request::Controller { .. } => Some("controller"),
         Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),

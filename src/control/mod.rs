@@ -9,6 +9,7 @@ mod channel;
 mod connect;
 mod controller;
 mod lines;
+mod link;
 pub(crate) mod listen;
 mod loglevel;
 mod node;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use crate::mesh::ForgetError;
 use crate::node::NodeHandle;
+use crate::service::{LinkTestError, LinkTests};
 use crate::stream::{DialError, Streams};
 use crate::tls::{Profiles, UnknownProfile};
 use crate::wire::{InvalidServiceName, NodeId};
@@ -55,6 +57,8 @@ pub(crate) struct Context {
     pub controller: Option<Arc<dyn Operations>>,
     /// Shows and changes how much is logged.
     pub log: Arc<dyn LogLevels>,
+    /// Measures links.
+    pub link_tests: LinkTests,
     /// How much room command lines may take.
     pub lines: LineBudget,
     /// What reports are made of.
@@ -85,6 +89,10 @@ enum RequestRefusal {
         "{0} over this connection is not allowed: use the Unix socket, a client certificate, or forward of control-service"
     )]
     NotAllowed(&'static str),
+    #[error(transparent)]
+    NoLinkTest(#[from] link::NoSuchTest),
+    #[error(transparent)]
+    LinkTest(#[from] LinkTestError),
     #[error("no route to node")]
     NoSuchNode,
     #[error("{0}")]

@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
-use super::{Context, access, connect, controller, loglevel, node, ping, reload, traceroute, work};
+use super::{Context, access, connect, controller, link, loglevel, node, ping, reload, traceroute, work};
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
 use crate::rpc::request::Request;
@@ -201,6 +201,14 @@ async fn execute(
         Request::NodeForget { node } => {
             let answer = node::forget(context, &node).await;
             return channel.answer(answer).await.map(|()| Next::Command);
+        }
+        Request::LinkTest(test) => {
+            let answer = tokio::select! {
+                answer = link::test(context, &test) => answer,
+                () = channel.gone() => return Ok(Next::Close),
+                () = stop.cancelled() => return stopping(channel).await,
+            };
+            return channel.answer(answer).await.map(|()| Next::Close);
         }
         Request::LogLevel { level } => {
             let answer = loglevel::answer(context, level.as_deref());

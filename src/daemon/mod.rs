@@ -30,6 +30,7 @@ use crate::config::{self, Config, Environment, Invocation, Loaded};
 use crate::control::{Context, LineBudget, Observer, Reload};
 use crate::controller::service;
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
+use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
 use crate::tls::{Names, Profiles};
@@ -168,6 +169,8 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let reloader = Reloader::new(log.clone(), config, sources, &warnings, controller.clone());
+    let link_tests =
+        LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
     let context = Context {
         observer: Observer { node: node.clone(), tls: profiles.clone(), version: VERSION },
         node: node.clone(),
@@ -177,6 +180,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         reload: reloader.clone(),
         controller: controller.clone().map(|controller| Arc::new(controller) as _),
         log: Arc::new(log),
+        link_tests,
         lines: LineBudget::default(),
     };
     reloader.start(Components::new(context, stop.clone())).await?;

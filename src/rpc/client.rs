@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::connection::limited;
-use super::request::{Follow, Request, SubmitRequest, WorkRequest};
+use super::request::{Follow, LinkTest, Request, SubmitRequest, WorkRequest};
 use super::{CallError, CallLimits, ControlConnection, Duplex, FollowedOutput, PendingUnit, UnitReport};
 
 /// The longest answer accepted: the status of a mesh of 1,000 nodes is several megabytes.
@@ -37,7 +37,7 @@ pub struct Deadlines {
     pub connect: Duration,
     /// For one answer, once the request is written.
     pub answer: Duration,
-    /// For the answer to a cancel or release, which comes once the unit's processes have ended.
+    /// For the answer to a cancel or release, which comes once the unit's processes have ended, and to a link's test.
     pub ending: Duration,
     /// For a node that went away while results were followed to come back.
     pub absence: Duration,
@@ -104,6 +104,14 @@ impl Client {
     /// As [`Self::command`].
     pub async fn end_unit(&self, request: WorkRequest) -> Result<Value, CallError> {
         self.connect_with(self.deadlines.ending).await?.command(&Request::Work(request)).await
+    }
+
+    /// Has the node test a link, and returns its report. It takes as long as the test.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn link_test(&self, test: LinkTest) -> Result<Value, CallError> {
+        self.connect_with(self.deadlines.ending).await?.command(&Request::LinkTest(test)).await
     }
 
     /// State, detail and size of `unit`.

@@ -25,6 +25,29 @@ pub const SUBMIT_KEYS: [&str; 9] = [
     "payloadlength",
 ];
 
+/// The most seconds that a test of a link takes each way.
+pub const MOST_SECONDS: u64 = 60;
+/// The most megabytes that it sends each way.
+pub const MOST_MB: u64 = 1000;
+
+/// Which link to test, and how much to send each way: whichever of the two is reached first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkTest {
+    /// The neighbour, as the client wrote it.
+    pub node: String,
+    /// For so long, from 1 to [`MOST_SECONDS`].
+    pub seconds: u64,
+    /// So much, from 1 to [`MOST_MB`].
+    pub mb: u64,
+}
+
+impl LinkTest {
+    /// Unless the client says something else.
+    pub const SECONDS: u64 = 5;
+    /// Likewise.
+    pub const MB: u64 = 50;
+}
+
 /// A command line that can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -59,6 +82,8 @@ pub enum Request {
         /// The node, as the client wrote it.
         node: String,
     },
+    /// Measure what the link with a neighbour carries.
+    LinkTest(LinkTest),
     /// Report how much is logged, or change it.
     LogLevel {
         /// The new level, as the client wrote it.
@@ -210,6 +235,8 @@ pub enum RequestError {
     TlsNotString,
     #[error("loglevel level must be a string")]
     LevelNotString,
+    #[error("{0} must be a whole number from 1 to {1}")]
+    OutOfRange(&'static str, u64),
     #[error("too many parameters")]
     TooManyParameters,
     #[error("bad command")]
@@ -275,6 +302,7 @@ impl Request {
             | Self::Traceroute { .. }
             | Self::Connect { .. }
             | Self::NodeForget { .. }
+            | Self::LinkTest(_)
             | Self::LogLevel { .. }
             | Self::Controller { .. }
             | Self::Work(_) => format!("{}\n", json::print(self)),
@@ -290,6 +318,7 @@ impl Request {
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
             Self::NodeForget { .. } => "node forget",
+            Self::LinkTest(_) => "link test",
             Self::LogLevel { .. } => "loglevel",
             Self::Controller { .. } => "controller",
             Self::Work(WorkRequest::Submit(_)) => "work submit",

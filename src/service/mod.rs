@@ -2,7 +2,8 @@
 //!
 //! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. `tcp` and
 //! `unix` carry streams, by `accept` (connections) and `copy` (bytes); `udp` carries datagrams, by `flows`;
-//! `command` gives each stream a terminal; `ip_router` carries the IP packets of a tun device. This room knows nodes
+//! `command` gives each stream a terminal; `ip_router` carries the IP packets of a tun device; `link_test` throws bytes
+//! away, to see how fast they come. This room knows nodes
 //! and streams, and has never heard of work.
 
 mod accept;
@@ -10,6 +11,7 @@ mod command;
 mod copy;
 mod flows;
 mod ip_router;
+mod link_test;
 mod tcp;
 mod udp;
 mod unix;
@@ -17,6 +19,7 @@ mod unix;
 pub(crate) use command::CommandService;
 pub(crate) use flows::FlowLimits;
 pub(crate) use ip_router::{IpRouter, IpRouterOptions};
+pub(crate) use link_test::{Carried, LinkTestError, LinkTests, TestSize};
 pub(crate) use tcp::{TcpClient, TcpServer};
 pub(crate) use udp::{UdpClient, UdpServer};
 pub(crate) use unix::{UnixSocketClient, UnixSocketServer};

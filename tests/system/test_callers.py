@@ -121,6 +121,7 @@ BEYOND = [
     ("loglevel debug", "loglevel"),
     ("loglevel", "loglevel"),
     ("node forget nobody", "node forget"),
+    ("link test exe", "link test"),
     ("connect exe control", "connect to another node"),
 ]
 
@@ -156,6 +157,9 @@ def test_trusted_clients_do_as_before(nodes, way):
         assert control.command("reload")["Success"] in (True, False)
         with pytest.raises(ControlError, match="^(?!.*not allowed)"):
             control.ask("node forget nobody")
+        with pytest.raises(ControlError, match="^nobody is no neighbour of this node"):
+            with opened(nodes, way) as other:
+                other.ask("link test nobody")
         unit = control.submit("exe", "secured", b"signed", signwork="true")["unitid"]
     assert nodes["ctl"].results(unit) == b"signed"
     nodes["ctl"].command(f"work release {unit}")

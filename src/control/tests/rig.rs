@@ -20,6 +20,7 @@ use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
 use crate::control::{Context, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits};
 use crate::node::{NodeHandle, NodeOptions};
+use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::{CommandType, DialFailure, Dialer, Dialing, Options, Origin, Registry};
@@ -84,6 +85,8 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());
+    let link_tests =
+        LinkTests::start(streams.clone(), CancellationToken::new()).await.expect("a node that runs");
     let reload = Arc::new(Scripted { result, data });
     let log = Arc::new(OneLevel);
     Context {
@@ -95,6 +98,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         work,
         reload,
         log,
+        link_tests,
         lines: LineBudget::default(),
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod controller;
 pub mod finding;
+pub mod link;
 pub(crate) mod names;
 pub mod node;
 pub mod unit;

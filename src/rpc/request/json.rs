@@ -9,8 +9,8 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::{
-    AdoptRequest, CHOSEN_ID, Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer,
-    position,
+    AdoptRequest, CHOSEN_ID, Follow, LinkTest, MOST_MB, MOST_SECONDS, Request, RequestError, SubmitRequest,
+    WorkRequest, given, integer, position,
 };
 
 type Object = Map<String, Value>;
@@ -32,6 +32,10 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             "forget" => Ok(Request::NodeForget { node: text(&object, "node")? }),
             _ => Err(RequestError::BadSubcommand),
         },
+        "link" => match text(&object, "subcommand")?.to_lowercase().as_str() {
+            "test" => link_test(&object).map(Request::LinkTest),
+            _ => Err(RequestError::BadSubcommand),
+        },
         "loglevel" => log_level(&object),
         "controller" => {
             let mut operation = object;
@@ -48,6 +52,21 @@ fn requested_fields(object: &Object) -> Result<Option<Vec<String>>, RequestError
     let fields = fields.as_array().ok_or(RequestError::FieldsNotArray)?;
     let texts = fields.iter().map(|field| field.as_str().map(str::to_owned));
     texts.collect::<Option<_>>().map(Some).ok_or(RequestError::FieldsNotStrings)
+}
+
+fn link_test(object: &Object) -> Result<LinkTest, RequestError> {
+    let number = |key: &'static str, otherwise: u64, most: u64| match object.get(key) {
+        None => Ok(otherwise),
+        Some(value) => value
+            .as_u64()
+            .filter(|number| (1..=most).contains(number))
+            .ok_or(RequestError::OutOfRange(key, most)),
+    };
+    Ok(LinkTest {
+        node: text(object, "node")?,
+        seconds: number("seconds", LinkTest::SECONDS, MOST_SECONDS)?,
+        mb: number("mb", LinkTest::MB, MOST_MB)?,
+    })
 }
 
 fn log_level(object: &Object) -> Result<Request, RequestError> {
@@ -188,6 +207,12 @@ pub(super) fn print(request: &Request) -> Value {
         Request::Reload => line.add([("command", "reload")]),
         Request::NodeForget { node } => {
             line.add([("command", "node"), ("subcommand", "forget"), ("node", node)]);
+        }
+        Request::LinkTest(LinkTest { node, seconds, mb }) => {
+            line.add([("command", "link"), ("subcommand", "test"), ("node", node)]);
+            line.0.extend(
+                [("seconds", seconds), ("mb", mb)].map(|(key, &value)| (key.to_owned(), value.into())),
+            );
         }
         Request::LogLevel { level } => {
             line.add([("command", "loglevel")]);

@@ -256,6 +256,11 @@ fn request() -> impl Strategy<Value = Request> {
         (name(), name(), option()).prop_map(|(node, service, tls)| Request::Connect { node, service, tls }),
         Just(Request::Reload),
         name().prop_map(|node| Request::NodeForget { node }),
+        (name(), 1..=MOST_SECONDS, 1..=MOST_MB).prop_map(|(node, seconds, mb)| Request::LinkTest(LinkTest {
+            node,
+            seconds,
+            mb
+        })),
         option().prop_map(|level| Request::LogLevel { level }),
         work().prop_map(Request::Work),
     ]

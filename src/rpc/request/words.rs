@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Follow, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position};
+use super::{Follow, LinkTest, Request, RequestError, SubmitRequest, WorkRequest, given, integer, position};
 
 /// Reads a line of words. The command's case does not matter.
 pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
@@ -21,6 +21,13 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         "node" => match rest.split_once(' ') {
             Some((forget, node)) if forget.eq_ignore_ascii_case("forget") => {
                 Ok(Request::NodeForget { node: node.to_owned() })
+            }
+            Some(_) | None => Err(RequestError::BadSubcommand),
+        },
+        "link" => match rest.split_once(' ') {
+            Some((test, node)) if test.eq_ignore_ascii_case("test") => {
+                let (seconds, mb) = (LinkTest::SECONDS, LinkTest::MB);
+                Ok(Request::LinkTest(LinkTest { node: node.to_owned(), seconds, mb }))
             }
             Some(_) | None => Err(RequestError::BadSubcommand),
         },
