@@ -97,7 +97,12 @@ impl ForwardingPlane {
 
     /// True if there is a way to that node.
     pub(super) fn reaches(&self, node: NameHash) -> bool {
-        node == self.own || self.table.load().routes.next_hop(node).is_some()
+        node == self.own || self.way(node).is_some()
+    }
+
+    /// The link that leads to that node.
+    pub(super) fn way(&self, node: NameHash) -> Option<SessionId> {
+        self.table.load().routes.next_hop(node)
     }
 
     /// The link by which that node is reached.

@@ -206,6 +206,24 @@ impl NodeHandle {
         }
     }
 
+    /// The session by which datagrams for that node leave.
+    pub fn way(&self, node: NameHash) -> Option<SessionId> {
+        self.shared.plane.way(node)
+    }
+
+    /// Ends when they leave by another session than this one, or by any again after there was none, and says which.
+    pub async fn other_way(&self, node: NameHash, mut session: Option<SessionId>) -> SessionId {
+        let mut replaced = self.shared.plane.replaced.subscribe();
+        loop {
+            match self.way(node) {
+                Some(now) if session != Some(now) => return now,
+                now => session = now,
+            }
+            // The sender lives in the plane, which lives in this handle.
+            let _ = replaced.changed().await;
+        }
+    }
+
     /// Opens a service for datagrams.
     ///
     /// # Errors

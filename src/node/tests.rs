@@ -217,6 +217,21 @@ async fn a_service_of_the_node_itself_is_reached_too() {
 }
 
 #[tokio::test]
+async fn a_link_that_was_replaced_is_another_way() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    let far = nodes[1].id().hash();
+    let first = nodes[0].other_way(far, None).await;
+    assert_eq!(nodes[0].way(far), Some(first));
+    for _ in 0..3 {
+        let before = nodes[0].way(far);
+        assert!(lab.cut("a", "b") > 0);
+        let next = nodes[0].other_way(far, before).await;
+        assert_ne!(Some(next), before);
+    }
+}
+
+#[tokio::test]
 async fn a_lost_link_heals_by_itself() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b"]).await;

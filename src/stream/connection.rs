@@ -184,15 +184,17 @@ async fn end_when_gone(
     }
 }
 
-/// Sends something whenever a way to the far end is there again. What was in flight is lost, and QUIC by itself waits
-/// about as long again as the way was gone.
+/// Sends something whenever a way to the far end is there again, or another one is taken: the link may have been replaced
+/// without a moment in between. What was in flight is lost, and QUIC by itself waits about as long again as the way was
+/// gone.
 async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: &Windows) -> Infallible {
     let far = service_at(connection.remote_address());
     let (Some((far, _)), Some(in_flight)) = (far, InFlight::on(connection)) else {
         return std::future::pending().await;
     };
+    let mut way = node.way(far);
     loop {
-        node.appears(far).await;
+        way = Some(node.other_way(far, way).await);
         for question in 1..=PROBES {
             let received = || connection.stats().udp_rx.datagrams;
             let before = received();

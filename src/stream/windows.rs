@@ -60,6 +60,12 @@ impl Budget {
         self.taken().most = most;
     }
 
+    /// Bytes of all windows.
+    #[cfg(test)]
+    pub(super) fn sum(&self) -> u64 {
+        self.taken().sum
+    }
+
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock()
     }

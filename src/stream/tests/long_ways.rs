@@ -134,3 +134,70 @@ async fn bytes_come_again_soon_after_a_way_was_silent() {
     };
     tokio::join!(writing, reading);
 }
+
+/// The link itself lets no more out at a time than its rate, so that what arrives is spread evenly.
+#[tokio::test(start_paused = true)]
+async fn a_long_link_that_paces_is_filled() {
+    // The laboratory waits for whole milliseconds after each packet: at 10 MB/s it would carry a fifth less than that.
+    const RATE: u32 = 1_000_000;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_narrowly(&near, &far, Duration::from_millis(50), RATE).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
+    let stream = Streams::new(near.clone()).dial(far.id(), service("sink")).await.unwrap();
+    let rate = rate_of(stream, listener.accept().await.unwrap(), RATE as usize * 5).await;
+    assert!(rate > 0.85 * f64::from(RATE), "{rate} bytes a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_read_fills_its_way_beside_a_thousand_that_nobody_reads() {
+    const BUDGET: u64 = 256 << 20;
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_far(&near, &far, Duration::from_millis(50)).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let (dialing, listening) = (Streams::new(near.clone()), Streams::new(far.clone()));
+    let mut listener = listening.listen(service("sink"), None).await.unwrap();
+    for streams in [&dialing, &listening] {
+        streams.set_buffers(BUDGET);
+    }
+    let mut unread = Vec::new();
+    for _ in 0..1000 {
+        let mut stream = dialing.dial(far.id(), service("sink")).await.unwrap();
+        unread.push(listener.accept().await.unwrap());
+        tokio::spawn(async move { while stream.write_all(&[7; 16 << 10]).await.is_ok() {} });
+    }
+    let stream = dialing.dial(far.id(), service("sink")).await.unwrap();
+    let rate = rate_of(stream, listener.accept().await.unwrap(), 60_000_000).await;
+    // A window of 32 KiB would carry 330 KB a second.
+    assert!(rate > 60e6, "{rate} bytes a second");
+    for streams in [&dialing, &listening] {
+        let sum = streams.budget().sum();
+        assert!(sum <= BUDGET, "{sum} bytes of buffers");
+        // Each of the others still has what it began with.
+        assert!(sum < 1001 * 2 * u64::from(windows::FIRST_WINDOW) + 2 * (16 << 20), "{sum} bytes of buffers");
+    }
+}
+
+/// At what rate bytes arrive, over so many of them, once as many have come.
+async fn rate_of(mut stream: MeshStream, mut accepted: MeshStream, bytes: usize) -> f64 {
+    let writing = async {
+        let part = vec![7; 1 << 16];
+        while stream.write_all(&part).await.is_ok() {}
+    };
+    let reading = async {
+        let mut part = vec![0; 1 << 16];
+        let (mut count, mut begun) = (0, Instant::now());
+        while count < 2 * bytes {
+            let was_warm = count >= bytes;
+            count += accepted.read(&mut part).await.unwrap();
+            if !was_warm && count >= bytes {
+                begun = Instant::now();
+            }
+        }
+        drop(accepted);
+        bytes as f64 / begun.elapsed().as_secs_f64()
+    };
+    timeout(LIMIT * 10, async { tokio::join!(writing, reading) }).await.unwrap().1
+}
