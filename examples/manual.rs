@@ -43,8 +43,5 @@ fn configuration() -> String {
     // Its title, and what it says of itself in the tree of sources.
     let body = reference.splitn(3, "\n\n").nth(2).unwrap_or_default();
     let head = concat!("% meshd.yml 5 \"\" \"meshd ", env!("CARGO_PKG_VERSION"), "\"");
-    format!(
-        "{head}\n\n# NAME\n\nmeshd.yml - configuration of a mesh node\n\n# DESCRIPTION\n\n{}",
-        body.replace("\n## ", "\n# ").replace("\n### ", "\n## ")
-    )
+    format!("{head}\n\n# NAME\n\nmeshd.yml - configuration of a mesh node\n\n# DESCRIPTION\n\n{body}")
 }
