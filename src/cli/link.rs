@@ -12,7 +12,7 @@ use crate::rpc::request::{LinkTest, MOST_MB, MOST_SECONDS};
 
 /// Subcommands of `meshctl link`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Link {
+pub(super) enum LinkVerb {
     /// Measure the round trip and rate of the link with a neighbour, by bytes that the neighbour throws away
     Test(Test),
 }
@@ -30,7 +30,7 @@ pub(super) struct Test {
     mb: u64,
 }
 
-impl Link {
+impl LinkVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self::Test(Test { neighbour: node, seconds, mb }) = self;
         let answer = context.client.link_test(LinkTest { node, seconds, mb }).await?;

@@ -69,7 +69,7 @@ enum Verb {
     Reload(reload::Reload),
     /// What a link with a neighbour carries
     #[command(subcommand)]
-    Link(link::Link),
+    Link(link::LinkVerb),
     /// Show how much the node logs, or change it
     Loglevel(loglevel::LogLevel),
     /// Show the versions of meshctl and of the node
