@@ -28,7 +28,7 @@ const TLS_TRANSPORT: &str = "tls";
 /// How long one dial may take, all addresses of the host together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
 
-/// After this time without an answer another attempt to connect begins, up to so many at once.
+/// An attempt without an answer for this long gets another one beside it, up to `MOST_ATTEMPTS`.
 const INSIST: Duration = Duration::from_secs(1);
 const MOST_ATTEMPTS: usize = 5;
 

@@ -1,8 +1,6 @@
 //! The daemon as a service of systemd: what systemd is told, that it is ready, reloads, stops, and still works, and whether
 //! it confines jobs. Owns the proof of life. Does nothing where nobody has asked to be told.
 
-use std::fs;
-
 use sd_notify::{NotifyState, notify};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +44,7 @@ pub(super) fn warn_of_confined_jobs(config: &Config) {
     let runs_jobs =
         !config.work_commands.is_empty() || !config.work_python.is_empty() || config.controller.is_some();
     let is_service = std::env::var_os("INVOCATION_ID").is_some();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    if runs_jobs && is_service && status.contains("\nNoNewPrivs:\t1\n") {
+    if runs_jobs && is_service && rustix::thread::no_new_privs().unwrap_or_default() {
         warn!(
             "jobs are confined as the daemon is, and lose their /tmp when it stops: give its service the drop-in \
              execution.conf, as /etc/systemd/system/meshd.service.d/execution.conf, and restart it"
