@@ -21,7 +21,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 NOT_HERE = {
     "/etc/meshd/conf.d/hop.yml", "/etc/meshd/conf.d/control.yml",
     "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "/etc/meshd/credentials/git.yml", "NAME.yml",
-    "/etc/meshd/conf.d/60-peer-NAME.yml", "group_vars/all.yml", "site.yml", "vars.yml", "collections/requirements.yml", "roles/requirements.yml",
+    "/etc/meshd/conf.d/00-local.yml", "/etc/meshd/conf.d/60-peer-NAME.yml", "group_vars/all.yml", "site.yml", "vars.yml", "collections/requirements.yml", "roles/requirements.yml",
 }
 
 
