@@ -25,6 +25,9 @@ RECEPTOR_DESCRIPTION = f"""{RECEPTOR_SUMMARY}
  Installs meshd under the name receptor, and a unit receptor.service that reads
  /etc/receptor/receptor.conf as it is."""
 
+#: What the scripts of meshd do after those that both packages have. rpm has no purge.
+MORE = {("preremove", "deb"): ("jobs", "remove"), ("preremove", "rpm"): ("jobs", "remove"), ("postremove", "deb"): ("jobs", "purge")}
+
 
 @dataclasses.dataclass(frozen=True)
 class Release:
@@ -113,9 +116,8 @@ class Recipe:
     def write_scripts(self, kind):
         paths = {}
         for moment in ("preinstall", "postinstall", "preremove", "postremove"):
-            text = (HERE / "scripts" / f"{moment}.sh").read_text()
-            if moment == "postremove" and kind == "deb" and self.name == "meshd":
-                text += "\n" + (HERE / "scripts" / "purge.sh").read_text()
+            parts = [moment, *(MORE.get((moment, kind), ()) if self.name == "meshd" else ())]
+            text = "\n".join((HERE / "scripts" / f"{part}.sh").read_text() for part in parts)
             for word, value in self.scripts.items():
                 text = text.replace(word, value)
             file = self.stage / f"{self.name}-{kind}-{moment}"

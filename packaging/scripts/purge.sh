@@ -1,7 +1,6 @@
 [ "$1" = purge ] || exit 0
 
-# Every process of a job has its unit's directory in its environment.
-running=$(grep -lsz '^MESHD_UNIT_DIR=/var/lib/meshd/' /proc/[0-9]*/environ | tr -dc '0-9\n' | tr '\n' ' ')
+running=$(processes_of_jobs)
 if [ -n "$running" ]; then
     echo "meshd: jobs still run, and /var/lib/meshd is kept (processes: $running)" >&2
     echo "meshd: purge again once they have ended: dpkg --purge meshd" >&2
@@ -9,8 +8,10 @@ if [ -n "$running" ]; then
 fi
 if [ -d /run/systemd/system ]; then
     systemctl stop meshd-jobs.service 2>/dev/null || true
+    loginctl disable-linger meshd 2>/dev/null || true
 fi
-rm -rf /var/lib/meshd
+rm -rf /var/lib/meshd /etc/systemd/system/meshd.service.d/execution.conf
+[ ! -d /etc/systemd/system/meshd.service.d ] || rmdir --ignore-fail-on-non-empty /etc/systemd/system/meshd.service.d
 if [ -n "$(find /etc/meshd/ca -name '*.key' 2>/dev/null)" ]; then
     find /etc/meshd -mindepth 1 -maxdepth 1 ! -name ca -exec rm -rf {} +
     echo "meshd: /etc/meshd/ca is kept: it holds the private key of a mesh's authority. Remove it if that mesh is no more."

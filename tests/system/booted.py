@@ -19,7 +19,7 @@ import pytest
 from mesh import BINARIES, ROOT, until
 
 SUITE = "bookworm"
-INCLUDED = ("systemd", "systemd-sysv", "dbus", "libpam-systemd", "python3", "procps", "podman", "uidmap", "busybox-static")
+INCLUDED = ("systemd", "systemd-sysv", "dbus", "libpam-systemd", "python3", "procps", "podman", "uidmap", "busybox-static", "rpm")
 KEPT = ROOT / "target" / "booted"
 UNITS = ROOT / "packaging" / "systemd"
 #: What ansible-runner is called inside.
@@ -175,13 +175,14 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine(directory, name="box"):
-    """A machine with meshd laid down and nothing configured, for the time of a block."""
+def machine(directory, name="box", with_meshd=True):
+    """A machine for the time of a block: with meshd laid down and nothing configured, or without it."""
     if reason := missing():
         skip(reason)
     made = Machine(directory, name)
     try:
-        made.lay_down()
+        if with_meshd:
+            made.lay_down()
         yield made.boot()
     finally:
         made.end()

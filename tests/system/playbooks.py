@@ -88,6 +88,16 @@ def transmit(directory):
     return subprocess.run(command, stdout=subprocess.PIPE, env=environment(), check=True, timeout=60).stdout
 
 
+def transmit_waiting(directory):
+    """The same of a playbook that makes /tmp/begun where it runs, and waits for /tmp/go there."""
+    tasks = (
+        "    - name: Begin\n      ansible.builtin.copy: {content: '', dest: /tmp/begun}\n"
+        "    - name: Wait\n      ansible.builtin.wait_for: {path: /tmp/go, timeout: 100}\n"
+        "    - name: Tell\n      ansible.builtin.debug: {msg: still here}\n"
+    )
+    return transmit(Playbook(tasks, "successful", 0, {}).write(directory))
+
+
 def process(stream, directory):
     """What ansible-runner makes of a worker's stream."""
     command = [str(ANSIBLE_RUNNER), "process", str(directory), "--ident", IDENT]

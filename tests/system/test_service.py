@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 import booted
-from mesh import ANSIBLE_RUNNER, environment, until
-from playbooks import HEAD, LOCAL
+from mesh import until
+from playbooks import transmit_waiting
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -247,18 +247,7 @@ def test_a_daemon_that_hangs_is_replaced_and_no_number_of_failures_keeps_it_down
 def test_a_real_job_survives_an_upgrade_of_the_program(execution, tmp_path):
     """Real ansible-runner, whose playbook begins with one daemon and ends with another that runs a new file."""
     box = execution
-    for name in ("project", "inventory"):
-        (tmp_path / name).mkdir()
-    waits = (
-        "    - name: Begin\n      ansible.builtin.copy: {content: '', dest: /tmp/begun}\n"
-        "    - name: Wait\n      ansible.builtin.wait_for: {path: /tmp/go, timeout: 100}\n"
-        "    - name: Tell\n      ansible.builtin.debug: {msg: still here}\n"
-    )
-    (tmp_path / "project" / "site.yml").write_text(HEAD + waits)
-    (tmp_path / "inventory" / "hosts").write_text(f"one {LOCAL}\n")
-    transmit = [str(ANSIBLE_RUNNER), "transmit", str(tmp_path), "-p", "site.yml"]
-    payload = subprocess.run(transmit, capture_output=True, check=True, env=environment(), timeout=60).stdout
-    (box.root / "root" / "payload").write_bytes(payload)
+    (box.root / "root" / "payload").write_bytes(transmit_waiting(tmp_path))
     said = box.run("meshctl", "work", "submit", "ansible-runner", "--payload", "/root/payload").stdout
     unit = re.search(r"Unit ID: (\w+)", said)[1]
     until("the playbook runs", lambda: box.run("test", "-e", "/tmp/begun", check=False).returncode == 0, 60)
