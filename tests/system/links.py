@@ -13,15 +13,15 @@ OWN = {**SHARED, "quic-mtls": ("quic", True)}
 LINE = ("control", "hop", "execution")
 
 
-def listener(kind, port):
+def listener(kind, port, host="127.0.0.1"):
     backend, tls = OWN[kind]
-    options = {"bindaddr": "127.0.0.1", "port": port, **({"tls": "server"} if tls else {})}
+    options = {"bindaddr": host, "port": port, **({"tls": "server"} if tls else {})}
     return {f"{backend}-listener": options}
 
 
-def peer(kind, port):
+def peer(kind, port, host="127.0.0.1"):
     backend, tls = OWN[kind]
-    address = f"127.0.0.1:{port}"
+    address = f"{host}:{port}"
     if backend == "ws":
         address = f"{'wss' if tls else 'ws'}://{address}/"
     return {f"{backend}-peer": {"address": address, **({"tls": "client"} if tls else {})}}

@@ -96,6 +96,8 @@ class Node:
         self.service = service or {}
         #: More of its environment.
         self.variables = {}
+        #: Words before the program, such as `ip netns exec NAME`.
+        self.prefix = []
         self.dir = mesh.dir / name
         self.dir.mkdir()
         self.socket = self.dir / "s"
@@ -123,7 +125,7 @@ class Node:
         assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
         with open(self.logfile, "ab") as log:
             self.process = subprocess.Popen(
-                [str(self.program), "--config", str(self.config)],
+                [*self.prefix, str(self.program), "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -41,7 +41,7 @@ def figures(*options):
     return found
 
 
-@pytest.mark.parametrize("backend", ["tcp", "ws", "quic"])
+@pytest.mark.parametrize("backend", ["tcp", "ws", "quic", "udp"])
 def test_a_long_link_carries_about_what_its_path_carries(backend):
     found = figures("--backend", backend, "--mb", "10", "--only", "bare,out,in")
     assert min(found["out_mbs"], found["in_mbs"]) > 0.25 * found["bare_mbs"], found
@@ -50,6 +50,10 @@ def test_a_long_link_carries_about_what_its_path_carries(backend):
 def test_a_lossy_quic_link_carries_more_than_tcp():
     found = figures("--backend", "quic", "--mb", "10", "--loss", "0.005", "--only", "bare,out,in")
     assert min(found["out_mbs"], found["in_mbs"]) > found["bare_mbs"], found
+
+
+def test_a_lossy_udp_link_is_exact():
+    figures("--backend", "udp", "--mb", "3", "--loss", "0.005", "--only", "out,in")
 
 
 @pytest.mark.parametrize("way", [["--backend", "tcp", "--hop"], ["--backend", "quic"]])

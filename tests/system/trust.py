@@ -38,9 +38,9 @@ class Pki:
         """Another authority, in `NAME.crt` and `NAME.key`."""
         self.cert("init", f"commonname={name}", "bits=2048", f"outcert={name}.crt", f"outkey={name}.key")
 
-    def issue(self, name, nodes, authority="ca", start=None, end=None):
+    def issue(self, name, nodes, authority="ca", start=None, end=None, address="127.0.0.1"):
         """A certificate for these node IDs and for this machine, in `NAME.crt` and `NAME.key`."""
-        names = ["dnsname=localhost", "ipaddress=127.0.0.1", *(f"nodeid={node}" for node in nodes)]
+        names = ["dnsname=localhost", f"ipaddress={address}", *(f"nodeid={node}" for node in nodes)]
         self.cert("makereq", f"commonname={name}", "bits=2048", *names, f"outreq={name}.req", f"outkey={name}.key")
         dates = [f"notbefore={at(start)}"] if start is not None else []
         dates += [f"notafter={at(end)}"] if end is not None else []
