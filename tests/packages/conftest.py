@@ -1,5 +1,6 @@
 """The packages, made of the program that the tests have built, and clean trees to install them in."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -56,3 +57,31 @@ def tree():
         yield tree
     finally:
         tree.end()
+
+
+@pytest.fixture
+def stand_in(made, tmp_path):
+    """Makes a package that stands for one of another maker."""
+    nfpm = next((ROOT / "target" / "packages" / "tools").glob("nfpm-*/nfpm"))
+
+    def make(kind, name, version, **more):
+        recipe = {"name": name, "arch": "amd64", "version": version, "maintainer": "tests", "description": "A stand-in", **more}
+        (tmp_path / f"{name}.json").write_text(json.dumps(recipe))
+        run(nfpm, "package", "--config", f"{name}.json", "--packager", kind, "--target", f"{name}.{kind}", cwd=tmp_path)
+        return tmp_path / f"{name}.{kind}"
+
+    return make
+
+
+@pytest.fixture
+def rpm(tree, rpms, stand_in):
+    """rpm on a tree of which it knows what the packages need: a package stands for what Debian has installed there."""
+    system = stand_in("rpm", "system", "1", provides=["glibc = 2.36", "shadow-utils = 4.13", "/bin/sh = 1"])
+
+    def call(*arguments):
+        return run("rpm", "--root", tree.root, *arguments)
+
+    tree.path("/var/lib/rpm").mkdir(exist_ok=True)
+    call("--initdb")
+    call("-i", "--nosignature", system)
+    return call

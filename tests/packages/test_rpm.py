@@ -1,29 +1,6 @@
 """The rpm in a tree, by rpm itself. Its scripts run in that tree's shell. RHEL cannot be booted here."""
 
-import json
-
 import pytest
-
-from mesh import ROOT
-from trees import run
-
-
-@pytest.fixture
-def rpm(tree, rpms, tmp_path):
-    """rpm on a tree of which it knows what the packages need: a package stands for what Debian has installed there."""
-    nfpm = next((ROOT / "target" / "packages" / "tools").glob("nfpm-*/nfpm"))
-    system = {"name": "system", "arch": "amd64", "version": "1", "maintainer": "tests", "description": "What is there",
-              "provides": ["glibc = 2.36", "shadow-utils = 4.13", "/bin/sh = 1"]}
-    (tmp_path / "system.json").write_text(json.dumps(system))
-    run(nfpm, "package", "--config", "system.json", "--packager", "rpm", "--target", "system.rpm", cwd=tmp_path)
-
-    def call(*arguments):
-        return run("rpm", "--root", tree.root, *arguments)
-
-    tree.path("/var/lib/rpm").mkdir(exist_ok=True)
-    call("--initdb")
-    call("-i", "--nosignature", tmp_path / "system.rpm")
-    return call
 
 
 def test_installed_upgraded_and_erased(tree, rpm, rpms):
