@@ -1,5 +1,7 @@
-"""The container files. An image is built where buildah works; everywhere the manifest's configuration is checked."""
+"""The container files. Images are built by buildah without a daemon, and run in namespaces; the manifest's configuration is
+checked. tests/kubernetes applies the manifest."""
 
+import functools
 import json
 import os
 import pathlib
@@ -11,10 +13,15 @@ import pytest
 import yaml
 
 from mesh import MESHD, ROOT, until
+from playbooks import FIVE, transmit
 from trees import made as tree
 from trees import run
 
+pytestmark = pytest.mark.timeout(600)
+
 CONTAINER = ROOT / "packaging" / "container"
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+JOBS = "- work-command: {worktype: ansible-runner, command: ansible-runner, params: worker}\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,52 +46,63 @@ def test_client_and_node_share_the_socket_alone(documents):
 
 
 @pytest.fixture(scope="module")
-def image(made, tmp_path_factory):
-    """The file system of the image `hop` on our Debian tree, and its settings."""
+def build(made, tmp_path_factory):
+    """Makes an image of the Containerfile, on our Debian tree: its file system, and its settings."""
     if os.geteuid() != 0 or shutil.which("buildah") is None:
         pytest.skip("SKIPPED: no builder of containers here")
     store = tmp_path_factory.mktemp("containers")
+    pip = store / "pip.conf"
+    # A proxy between here and PyPI may have an authority of its own.
+    pip.write_text("[global]\ncert = /etc/host.crt\n")
+    mounts = ["--volume", f"{CERTIFICATES}:/etc/host.crt:ro", "--volume", f"{pip}:/etc/pip.conf:ro"]
     os.environ.update(STORAGE_DRIVER="vfs", BUILDAH_ISOLATION="chroot")
-    options = ["--root", store / "root", "--runroot", store / "runroot"]
-    empty = run("buildah", *options, "from", "scratch").strip()
-    run("buildah", *options, "copy", "--quiet", empty, f"{tree()}/", "/")
-    run("buildah", *options, "commit", "--quiet", empty, "base")
-    run("buildah", *options, "bud", "--quiet", "--build-arg", "BASE=localhost/base", "--target", "hop", "--tag", "hop",
-        "--file", CONTAINER / "Containerfile", made)
-    work = run("buildah", *options, "from", "hop").strip()
-    settings = json.loads(run("buildah", *options, "inspect", "--type", "image", "hop"))["OCIv1"]["config"]
-    yield pathlib.Path(run("buildah", *options, "mount", work).strip()), settings
-    run("buildah", *options, "umount", work)
+    buildah = lambda *words: run("buildah", "--root", store / "root", "--runroot", store / "runroot", *words).strip()  # noqa: E731
+    empty = buildah("from", "scratch")
+    buildah("copy", "--quiet", empty, f"{tree()}/", "/")
+    buildah("commit", "--quiet", empty, "base")
+
+    @functools.cache
+    def build(target):
+        buildah("bud", "--quiet", *mounts, "--build-arg", "BASE=localhost/base", "--target", target, "--tag", target,
+                "--file", CONTAINER / "Containerfile", made)
+        settings = json.loads(buildah("inspect", "--type", "image", target))["OCIv1"]["config"]
+        return pathlib.Path(buildah("mount", buildah("from", target))), settings
+
+    yield build
+    buildah("umount", "--all")
 
 
 @pytest.fixture
-def container(image, tmp_path):
-    """The image run as a cluster would: process 1, a user that nobody has heard of, a root that cannot be written."""
-    root, settings = image
+def container(request, build, tmp_path):
+    """An image run as a cluster would: process 1, a user that nobody has heard of, a root that cannot be written."""
+    root, settings = build(request.param)
     (tmp_path / "00-local.yml").write_text((ROOT / "packaging/etc/00-local.yml").read_text())
+    (tmp_path / "50-jobs.yml").write_text(JOBS)
     tmp_path.chmod(0o755)
     volumes = " && ".join(f"mount -t tmpfs -o mode=0775 tmpfs {root}{volume}" for volume in sorted(settings["Volumes"]))
     command = [*settings["Entrypoint"], *settings["Cmd"]]
     script = " && ".join([
-        f"mount --bind {root} {root}", f"mount -t proc proc {root}/proc", volumes,
+        f"mount --bind {root} {root}", f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev", volumes,
         f"mount --bind {tmp_path} {root}/etc/meshd/conf.d", f"mount -o remount,bind,ro {root}",
         f"exec chroot --userspec=54321:0 {root} env -i {' '.join(settings['Env'])} {' '.join(command)}",
     ])
     process = subprocess.Popen(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script])
     first = until("process 1", lambda: pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())[0]
 
-    def inside(*words):
+    def inside(*words, **options):
         enter = ["nsenter", "--target", first, "--mount", "--net", "--pid", "chroot", "--userspec=54321:0", str(root)]
-        return subprocess.run([*enter, *words], capture_output=True, text=True, env={"PATH": "/usr/sbin:/usr/bin:/bin"})
+        environment = {"PATH": "/usr/sbin:/usr/bin:/bin"}
+        return subprocess.run([*enter, *words], capture_output=True, env=environment, **{"text": True, **options})
 
     inside.first, inside.process = int(first), process
+    until("the node to answer", lambda: inside("meshctl", "status").returncode == 0)
     yield inside
     process.kill()
     process.wait()
 
 
+@pytest.mark.parametrize("container", ["hop"], indirect=True)
 def test_a_node_runs_as_process_1_of_any_user_with_a_read_only_root(container):
-    until("the node to answer", lambda: container("meshctl", "status").returncode == 0)
     assert "Read-only file system" in container("touch", "/etc/meshd/x").stderr
     assert container("sh", "-c", "echo $PPID; sleep 300 >/dev/null 2>&1 &").returncode == 0
     orphan = until("the orphan", lambda: container("pidof", "sleep").stdout.strip())
@@ -93,3 +111,14 @@ def test_a_node_runs_as_process_1_of_any_user_with_a_read_only_root(container):
     until("it to be reaped", lambda: container("sh", "-c", zombies).stdout == "" and not container("pidof", "sleep").stdout)
     os.kill(container.first, signal.SIGTERM)
     assert container.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("container", ["execution"], indirect=True)
+def test_an_execution_node_runs_the_ansible_runner_of_its_image(container, tmp_path):
+    payload = transmit(FIVE["ok"].write(tmp_path / "job"))
+    submit = ["meshctl", "work", "submit", "ansible-runner", "--payload", "-", "--follow"]
+    done = container(*submit, input=payload, text=False)
+    stream = done.stdout.decode()
+    assert done.returncode == 0 and '"status": "successful"' in stream and "across the mesh" in stream, done
+    for program in ("git", "ssh", "sshpass"):
+        assert container("which", program).returncode == 0, program
