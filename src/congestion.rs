@@ -51,24 +51,37 @@ impl Congestion {
         }
     }
 
+    /// For one connection: when its path changes, the gauges are those of the new one.
     pub(crate) fn factory(self, first_window: u64) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr => Arc::new(DeliveryRate { first_window }),
+            Self::Bbr => Arc::new(DeliveryRate { first_window, gauges: Some(Arc::default()) }),
             Self::Cubic => Arc::new(CubicConfig::default()),
         }
     }
 }
 
 /// Makes controllers whose window begins with, and never stays below, about this many bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct DeliveryRate {
-    pub(crate) first_window: u64,
+    first_window: u64,
+    /// What all of them share; each has its own without.
+    gauges: Option<Arc<Gauges>>,
+}
+
+impl DeliveryRate {
+    pub(crate) fn new(first_window: u64) -> Self {
+        Self { first_window, gauges: None }
+    }
 }
 
 impl ControllerFactory for DeliveryRate {
     fn build(self: Arc<Self>, now: Instant, packet: u16) -> Box<dyn Controller> {
         let model = Model::new(self.first_window, packet.into(), now);
-        Box::new(Control { model, first_window: self.first_window, gauges: Arc::default() })
+        Box::new(Control {
+            model,
+            first_window: self.first_window,
+            gauges: self.gauges.clone().unwrap_or_default(),
+        })
     }
 }
 

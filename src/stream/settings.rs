@@ -69,7 +69,7 @@ pub(super) fn transport(dialer: bool) -> Arc<TransportConfig> {
         .receive_window(VarInt::from_u32(FIRST_WINDOW))
         .send_window(u64::from(FIRST_WINDOW))
         .datagram_receive_buffer_size(None)
-        .congestion_controller_factory(Arc::new(DeliveryRate { first_window: IN_FLIGHT }));
+        .congestion_controller_factory(Arc::new(DeliveryRate::new(IN_FLIGHT)));
     if dialer {
         config.crypto_buffer_size(LARGEST_HANDSHAKE);
     }
