@@ -38,6 +38,7 @@ struct State {
     listeners: BTreeMap<String, mpsc::Sender<Accepted>>,
     links: Vec<Link>,
     faults: BTreeMap<Direct, Arc<Mutex<Fault>>>,
+    prepared: BTreeMap<String, Session>,
 }
 
 /// The direction from one name to another.
@@ -89,6 +90,11 @@ impl MemoryNet {
     /// The next `count` packets from one name to another vanish.
     pub fn drop_next(&self, from: &str, to: &str, count: usize) {
         self.fault(from, to).lock().drop_next = count;
+    }
+
+    /// Whoever dials that name next gets this session.
+    pub(crate) fn prepare(&self, name: &str, session: Session) {
+        self.lock().prepared.insert(name.to_owned(), session);
     }
 
     fn fault(&self, from: &str, to: &str) -> Arc<Mutex<Fault>> {
@@ -180,6 +186,10 @@ impl Drop for MemoryName {
 
 pub(super) fn dial(options: &MemoryDialOptions) -> Result<Session, DialFailure> {
     let MemoryDialOptions { net, from, to } = options;
+    let prepared = net.lock().prepared.remove(to);
+    if let Some(session) = prepared {
+        return Ok(session);
+    }
     let [there, back] = connect(options)?;
     Ok(session(&back, &there, net.fault(from, to), to, Direction::Outbound))
 }

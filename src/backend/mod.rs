@@ -30,6 +30,8 @@ pub use listener::Listener;
 #[cfg(test)]
 pub(crate) use memory::{MemoryDialOptions, MemoryListenOptions, MemoryNet};
 pub(crate) use packet_pool::PacketPool;
+#[cfg(test)]
+pub(crate) use quic::tests::wan;
 pub use quic::{QuicDialOptions, QuicListenOptions};
 pub use redial::Redial;
 pub use session::{Direction, Reader, Session, SessionInfo, Writer};

@@ -288,4 +288,4 @@ fn idle_limit() -> IdleTimeout {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

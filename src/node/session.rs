@@ -250,7 +250,8 @@ mod tests {
     use crate::backend::{
         DialSpec, ListenSpec, Listener, MemoryDialOptions, MemoryListenOptions, MemoryNet, dial,
     };
-    use crate::wire::NodeId;
+    use crate::node::queue::IfFull;
+    use crate::wire::{DataHeader, NameHash, NodeId, ServiceName};
 
     fn shared(number: u64) -> SessionShared {
         let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
@@ -258,9 +259,8 @@ mod tests {
         SessionShared::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO))
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
-        let (inbox, mut waiting) = mpsc::channel(10 * MOST_PENDING);
+    fn context() -> (SessionContext, mpsc::Receiver<Input>) {
+        let (inbox, waiting) = mpsc::channel(10 * MOST_PENDING);
         let context = SessionContext {
             plane: Arc::new(ForwardingPlane::new(NodeId::new("here").unwrap())),
             inbox,
@@ -268,6 +268,12 @@ mod tests {
             max_idle: Duration::from_secs(21),
             link: CancellationToken::new(),
         };
+        (context, waiting)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_does_not_hold_up_what_another_neighbour_tells() {
+        let (context, mut waiting) = context();
         let (loud, quiet) = (shared(1), shared(2));
         let flood = async { while hand_over(Bytes::new(), &loud, &context).await {} };
         assert!(timeout(Duration::from_secs(1), flood).await.is_err(), "it waits for its turn");
@@ -309,5 +315,43 @@ mod tests {
         let error = write_in_time(&mut near.writer, &mut packets(), &shared, limit).await.unwrap_err();
         assert!(error.contains("took no data for 21 s"), "{error}");
         assert!(start.elapsed() <= limit * 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ping_overtakes_what_waits_for_a_link_that_paces() {
+        const RATE: u32 = 1_000_000;
+        let ((near, mut far), shared) = (link().await, Arc::new(shared(1)));
+        let (context, _waiting) = context();
+        let of = |service| {
+            let node = NameHash(7);
+            DataHeader { hops: 1, from_node: node, to_node: node, from_service: service, to_service: service }
+        };
+        let (bulk, ping) = (of(ServiceName::CONTROL), of(ServiceName::PING));
+        let packet = bulk.message(&[7; 16 << 10]);
+        let fill = || while shared.queue.push_data(&bulk, packet.clone(), IfFull::Wait).is_ok() {};
+        fill();
+        let writing = tokio::spawn(write(near.writer, shared.clone(), context));
+        let (mut read, mut passed, mut asked, mut slowest) = (Vec::new(), 0, None, Duration::ZERO);
+        while passed < 5 * RATE as usize {
+            far.reader.read_batch(&mut read).await.unwrap();
+            for packet in read.drain(..) {
+                tokio::time::sleep(Duration::from_secs(1) * packet.len() as u32 / RATE).await;
+                passed += packet.len();
+                fill();
+                if packet == ping.message(b"ping") {
+                    slowest =
+                        slowest.max(asked.take().map_or(Duration::ZERO, |asked: Instant| asked.elapsed()));
+                }
+                // Once the writer has learned how slow the link is.
+                if asked.is_none() && passed > RATE as usize {
+                    asked = Some(Instant::now());
+                    shared.queue.push_data(&ping, ping.message(b"ping"), IfFull::Wait).unwrap();
+                }
+            }
+        }
+        // The queue holds 4 MiB, what is under way between the two some 128 KiB.
+        assert!(slowest > Duration::ZERO && slowest < Duration::from_millis(250), "{slowest:?}");
+        drop(far);
+        writing.await.unwrap();
     }
 }

@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::Instant;
 
 use super::*;
 use crate::backend::{
@@ -12,6 +15,9 @@ use crate::backend::{
 };
 use crate::mesh::{LinkPolicy, SendError};
 use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
+
+/// How exact tokio's timers are.
+const TICK: Duration = Duration::from_millis(1);
 
 /// Nodes joined by a switchboard, each listening under its own name.
 pub(crate) struct Lab {
@@ -49,22 +55,51 @@ async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     }
 }
 
-/// Forwards packets at `rate` bytes a second, each after `delay`.
-async fn pump_far(mut from: Reader, mut to: Writer, delay: Duration, rate: u32) {
-    let (sender, mut way) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some((due, packet)) = way.recv().await {
-            tokio::time::sleep_until(due).await;
-            let _gone = to.write_batch(&mut VecDeque::from([packet])).await;
-        }
-    });
-    let mut batch: Vec<bytes::BytesMut> = Vec::new();
-    while from.read_batch(&mut batch).await.is_ok() {
-        for packet in batch.drain(..) {
-            if rate < u32::MAX {
-                tokio::time::sleep(Duration::from_secs(1) * packet.len() as u32 / rate).await;
+/// What a link does to what it carries.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    /// How long each packet is under way.
+    pub(crate) delay: Duration,
+    /// Bytes a second, which leave evenly.
+    pub(crate) rate: u32,
+    /// The share of packets that get lost.
+    pub(crate) loss: f64,
+    /// What goes back waits for up to so long and arrives together, as acknowledgements do that are sent late.
+    pub(crate) gathered: Duration,
+}
+
+impl Way {
+    /// A link with this delay that takes whatever it is given.
+    pub(crate) const fn of(delay: Duration) -> Self {
+        Self { delay, rate: u32::MAX, loss: 0.0, gathered: Duration::ZERO }
+    }
+
+    /// Forwards packets, and lets the reader see what has arrived.
+    async fn carry(self, mut from: Reader, mut to: Writer) {
+        let (sender, mut under_way) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some((due, packet)) = under_way.recv().await {
+                tokio::time::sleep_until(due).await;
+                let _gone = to.write_batch(&mut VecDeque::from([packet])).await;
             }
-            let _gone = sender.send((tokio::time::Instant::now() + delay, packet.freeze()));
+        });
+        let (begun, mut rng) = (Instant::now(), SmallRng::seed_from_u64(7));
+        let (mut free_at, mut batch) = (begun, Vec::<bytes::BytesMut>::new());
+        while from.read_batch(&mut batch).await.is_ok() {
+            for packet in batch.drain(..) {
+                // Timers are late by up to a tick, for which the rate makes up.
+                let cost = Duration::from_secs(1) * packet.len() as u32 / self.rate;
+                free_at = free_at.max(Instant::now() - TICK) + cost;
+                tokio::time::sleep_until(free_at).await;
+                let mut due = free_at + self.delay;
+                if !self.gathered.is_zero() {
+                    let since = (due - begun).as_nanos().next_multiple_of(self.gathered.as_nanos());
+                    due = begun + Duration::from_nanos(since as u64);
+                }
+                if !rng.random_bool(self.loss) {
+                    let _gone = sender.send((due, packet.freeze()));
+                }
+            }
         }
     }
 }
@@ -97,22 +132,23 @@ impl Lab {
         tokio::spawn(pump(far.reader, near.writer, rate));
     }
 
-    /// Joins two nodes by a link with this one-way delay.
-    pub(crate) async fn join_far(&mut self, from: &NodeHandle, to: &NodeHandle, delay: Duration) {
-        self.join_narrowly(from, to, delay, u32::MAX).await;
+    /// Joins two nodes by a link that is such a way.
+    pub(crate) async fn join_by(&mut self, from: &NodeHandle, to: &NodeHandle, way: Way) {
+        let (near, far) = self.join_by_hand(from, to).await;
+        tokio::spawn(Way { gathered: Duration::ZERO, ..way }.carry(near.reader, far.writer));
+        tokio::spawn(way.carry(far.reader, near.writer));
     }
 
-    /// The same by a link that carries `rate` bytes a second.
-    pub(crate) async fn join_narrowly(
-        &mut self,
-        from: &NodeHandle,
-        to: &NodeHandle,
-        delay: Duration,
-        rate: u32,
-    ) {
-        let (near, far) = self.join_by_hand(from, to).await;
-        tokio::spawn(pump_far(near.reader, far.writer, delay, rate));
-        tokio::spawn(pump_far(far.reader, near.writer, delay, rate));
+    /// Joins two nodes by a session that stands already; both ends of it.
+    pub(crate) async fn join_with(&mut self, ends: [(&NodeHandle, Session); 2]) {
+        for (node, session) in ends {
+            let (net, from) = (self.net.clone(), node.id().to_string());
+            let to = format!("made for {from}");
+            net.prepare(&to, session);
+            let spec = DialSpec::Memory(MemoryDialOptions { net, from, to });
+            let link = LinkSpec::Dial { spec, redial: false, policy: LinkPolicy::default() };
+            self.links.push(node.add_link(link).await.unwrap());
+        }
     }
 
     /// Both ends of a link, for who carries the packets between them.

@@ -12,6 +12,8 @@ use crate::backend::{ListenSpec, Listener, SessionEnd};
 use crate::tls::tests::pki::Pki;
 use crate::wire::{DataHeader, NameHash, ServiceName};
 
+pub(crate) mod wan;
+
 /// Whatever a test waits for comes within this time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -112,7 +114,8 @@ async fn strangers_are_refused_on_both_sides() {
     assert!(matches!(error, AcceptError::Tls { .. }), "{error}");
 }
 
-/// Carries datagrams between one client and a server, and can change the address that the server sees.
+/// Carries datagrams between one client and a server. It can lose the client's first ones, and change the address that
+/// the server sees.
 struct Nat {
     front: SocketAddr,
     moved: Arc<AtomicBool>,
@@ -127,7 +130,7 @@ impl Drop for Nat {
 }
 
 impl Nat {
-    async fn start(server: SocketAddr) -> Self {
+    async fn start(server: SocketAddr, mut lost: usize) -> Self {
         let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let backs =
             [UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap()];
@@ -142,6 +145,10 @@ impl Nat {
                 tokio::select! {
                     Ok((len, from)) = front.recv_from(&mut from_client) => {
                         client = Some(from);
+                        if lost > 0 {
+                            lost -= 1;
+                            continue;
+                        }
                         let _lost = back.send_to(&from_client[..len], server).await;
                     }
                     Ok((len, _server)) = back.recv_from(&mut from_server) => {
@@ -160,7 +167,7 @@ impl Nat {
 async fn a_session_survives_a_change_of_address() {
     let pki = pki();
     let mut listener = listener(&pki).await;
-    let nat = Nat::start(listener.local_addr().parse().unwrap()).await;
+    let nat = Nat::start(listener.local_addr().parse().unwrap(), 0).await;
     let options = QuicDialOptions::new(nat.front.to_string(), pki.client("n"));
     let mut dialed = dial(&options).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
@@ -174,6 +181,53 @@ async fn a_session_survives_a_change_of_address() {
         }
     }
     assert!(nat.after_the_move.load(Ordering::Relaxed) > 0, "the address did not change");
+}
+
+/// Not only its port, which makes another path of it: nothing of what is known of the old one counts.
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_is_known_after_a_change_of_address() {
+    let wan = wan::Wan {
+        delay: Duration::from_millis(50),
+        rate: 2_500_000,
+        buffer: Duration::from_millis(100),
+        loss: 0.0,
+    };
+    let mut joined = wan.join().await;
+    let packets: Vec<Bytes> = (0..60).map(|number| of_flow(number.into(), number, 16_384)).collect();
+    for turn in 0..2 {
+        send(&mut joined.accepted, &packets).await;
+        let gauge = joined.accepted.writer.in_flight().unwrap();
+        let begun = async {
+            while gauge.bytes() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(DEADLINE, begun).await.unwrap_or_else(|_| panic!("turn {turn}: nothing is under way"));
+        if turn == 0 {
+            joined.change_address();
+            // The other side learns of it from what it is sent.
+            send(&mut joined.dialed, &packets[..1]).await;
+        }
+        assert_eq!(receive(&mut joined.dialed, packets.len()).await.len(), packets.len(), "turn {turn}");
+        let empty = async {
+            while gauge.bytes() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(DEADLINE, empty).await.unwrap_or_else(|_| panic!("turn {turn}: {}", gauge.bytes()));
+    }
+}
+
+#[tokio::test]
+async fn two_lost_first_packets_cost_a_dial_little() {
+    let pki = pki();
+    let mut listener = listener(&pki).await;
+    let nat = Nat::start(listener.local_addr().parse().unwrap(), 2).await;
+    let options = QuicDialOptions::new(nat.front.to_string(), pki.client("n"));
+    let begun = tokio::time::Instant::now();
+    let (dialed, accepted) = tokio::join!(dial(&options), listener.accept());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    drop((dialed.unwrap(), accepted.unwrap()));
 }
 
 #[tokio::test]
