@@ -26,6 +26,7 @@
 //! - `join` owns how hosts become nodes: the authority, bundles, and what they put in place.
 //! - `daemon` wires all of them into a node; `telemetry` is its log; `cli` is meshctl; `program` chooses between the two.
 //! - `os` owns what the operating system gives: limits, Unix sockets, inotify.
+//! - [`counters`] owns what a node counts of its mesh: plain numbers, as the core counts and as clients read them.
 //! - `duration` owns Go's notation of durations, which users type and clients read.
 //!
 //! # The way of a packet, and of a job
@@ -45,6 +46,7 @@ pub(crate) mod confine;
 pub mod congestion;
 pub(crate) mod control;
 pub mod controller;
+pub mod counters;
 pub(crate) mod daemon;
 pub(crate) mod duration;
 pub(crate) mod join;

@@ -6,18 +6,19 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("wire", &[]),
+    ("counters", &[]),
     ("duration", &[]),
     ("os", &[]),
-    ("mesh", &["wire"]),
+    ("mesh", &["counters", "wire"]),
     ("tls", &["os", "wire"]),
     ("congestion", &[]),
     ("backend", &["congestion", "os", "tls", "wire"]),
-    ("node", &["backend", "congestion", "mesh", "os", "wire"]),
+    ("node", &["backend", "congestion", "counters", "mesh", "os", "wire"]),
     ("stream", &["congestion", "mesh", "node", "os", "tls", "wire"]),
     ("service", &["mesh", "node", "os", "stream", "tls", "wire"]),
-    ("rpc", &["duration", "os", "tls", "wire"]),
+    ("rpc", &["counters", "duration", "os", "tls", "wire"]),
     ("pods", &["duration", "os", "rpc"]),
     ("work", &["duration", "os", "pods", "rpc", "stream", "wire"]),
     ("control", &["duration", "mesh", "node", "os", "rpc", "service", "stream", "tls", "wire", "work"]),

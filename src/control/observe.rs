@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::mesh::{Counters, NeighborStats, Status, Tables};
+use crate::mesh::Status;
 use crate::node::{LinkStatus, NodeHandle};
-use crate::rpc::report::node::{
-    Connection, EndingCertificate, LinkReport, NodeCounters, NodeReport, NodeTables, Section, Told,
-};
+use crate::rpc::report::node::{Connection, EndingCertificate, LinkReport, NodeReport, Section};
 use crate::tls::Profiles;
 
 /// What can be seen of a node; cheap to clone.
@@ -36,8 +34,8 @@ impl Observer {
                 Section::Routes => report.routing_table = Some(routes(&mesh)),
                 Section::Advertisements => report.advertisements = Some(mesh.advertisements.clone()),
                 Section::Costs => report.known_connection_costs = Some(costs(&mesh)),
-                Section::Counters => report.counters = Some(mesh.counters.into()),
-                Section::Tables => report.tables = Some(mesh.tables.into()),
+                Section::Counters => report.counters = Some(mesh.counters),
+                Section::Tables => report.tables = Some(mesh.tables),
                 Section::Ending => report.certificates_ending = Some(self.ending()),
                 Section::Links => {
                     let links = self.node.links().await;
@@ -81,33 +79,6 @@ fn costs(mesh: &Status) -> BTreeMap<String, BTreeMap<String, crate::wire::Cost>>
     .collect()
 }
 
-/// Copies a struct of numbers into another one with the same fields. All have to be there.
-macro_rules! copied {
-    ($from:ident => $into:ident, $($field:ident),* $(,)?) => {
-        impl From<$from> for $into {
-            fn from(numbers: $from) -> Self {
-                let $from { $($field),* } = numbers;
-                Self { $($field),* }
-            }
-        }
-    };
-}
-
-copied! { NeighborStats => Told, updates, new_nodes, advertisements, refused, malformed }
-
-copied! {
-    Counters => NodeCounters,
-    malformed, no_route, expired, blocked, unknown_name, unintroduced, no_room, no_room_for_services,
-    updates_heard, updates_accepted, advertisements_heard, advertisements_accepted, floods,
-    flood_copies, own_updates, route_computations, route_changes, sessions_established, sessions_ended,
-    silent_neighbours, probes, repairs, late_wakeups, forgotten,
-}
-
-copied! {
-    Tables => NodeTables,
-    nodes, node_bytes, absent, forgotten, services, service_bytes, withdrawn, names, seen,
-}
-
 impl From<LinkStatus> for LinkReport {
     fn from(link: LinkStatus) -> Self {
         Self {
@@ -126,7 +97,7 @@ impl From<LinkStatus> for LinkReport {
             bytes_in: link.bytes_in,
             packets_out: link.packets_out,
             bytes_out: link.bytes_out,
-            told: link.told.into(),
+            told: link.told,
         }
     }
 }

@@ -17,8 +17,9 @@ use jiff::Timestamp;
 use super::anti_entropy::Digest;
 use super::quota::Quota;
 use super::spf::{ComputedRoutes, RouteComputation};
-use super::status::{Hops, LinkCosts, Links, Tables};
+use super::status::{Hops, LinkCosts, Links};
 use super::{Options, Tick};
+use crate::counters::Tables;
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
 /// What a link counts beyond its bytes in an update: the name at its end stands in several tables.

@@ -56,7 +56,7 @@ pub use self::outbox::{Class, Event, Transmit};
 pub use self::services::LocalService;
 pub use self::session::SessionId;
 pub use self::spf::{ComputedRoutes, RouteComputation};
-pub use self::status::{Counters, Hops, LinkCosts, Links, NeighborStats, Neighbour, Status, Tables};
+pub use self::status::{Hops, LinkCosts, Links, Neighbour, Status};
 
 use self::aging::Aging;
 use self::duplicate_node::DuplicateNodes;
@@ -67,6 +67,7 @@ use self::own_update::OwnUpdate;
 use self::services::Services;
 use self::session::{Established, Phase, Session, Sessions};
 use self::update_ids::UpdateIds;
+use crate::counters::Counters;
 use crate::wire::{MessageType, NameHash, NodeId, REJECT, WireError};
 
 /// Why the core wants to be woken.

@@ -13,9 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::anti_entropy::{Digest, dated};
 use super::newcomers::Newcomers;
 use super::service_table::{Key, NewService, ServiceTable};
-use super::status::Tables;
 use super::throttle::Throttle;
 use super::{Event, Mesh, Now, Options, SessionId, Tick};
+use crate::counters::Tables;
 use crate::wire::advertisement::AdvertisementMessage;
 use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WireError, WorkCommand};
 

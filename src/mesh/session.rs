@@ -11,7 +11,8 @@ use super::anti_entropy::Comparison;
 use super::exchange::Exchange;
 use super::probe::{Liveness, PeerKind};
 use super::quota::Quota;
-use super::{CloseReason, LinkPolicy, NeighborStats, Tick};
+use super::{CloseReason, LinkPolicy, Tick};
+use crate::counters::NeighborStats;
 use crate::wire::{Cost, NodeId, RoutingUpdate};
 
 /// Updates and advertisements within [`FLOOD_WINDOW`] that an operator should know of: several times what a

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::session::SessionShared;
 use crate::congestion::InFlight;
-use crate::mesh::{NeighborStats, Neighbour};
+use crate::counters::NeighborStats;
+use crate::mesh::Neighbour;
 use crate::wire::{Cost, NodeId};
 
 /// Counts of messages in both directions.

@@ -68,7 +68,7 @@ proptest! {
                 prop_assert_eq!(counters.expired + counters.blocked, before.expired + before.blocked);
             }
             Decision::Core => {
-                let all = |c: crate::mesh::Counters| c.expired + c.blocked + c.no_route + c.unknown_name;
+                let all = |c: crate::counters::Counters| c.expired + c.blocked + c.no_route + c.unknown_name;
                 prop_assert!(all(counters) > all(before), "the core must have had a reason");
             }
         }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names::names;
+use crate::counters::{Counters, NeighborStats, Tables};
 use crate::wire::{Advertisement, Cost};
 
 names! {
@@ -73,9 +74,9 @@ pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known_connection_costs: Option<BTreeMap<String, BTreeMap<String, Cost>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub counters: Option<NodeCounters>,
+    pub counters: Option<Counters>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tables: Option<NodeTables>,
+    pub tables: Option<Tables>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<Vec<LinkReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,61 +128,5 @@ pub struct LinkReport {
     pub packets_out: u64,
     pub bytes_out: u64,
     /// What the neighbour sent about the mesh, and how much of that was dropped.
-    pub told: Told,
-}
-
-/// What one neighbour has sent since its session began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Told {
-    pub updates: u64,
-    pub new_nodes: u64,
-    pub advertisements: u64,
-    pub refused: u64,
-    pub malformed: u64,
-}
-
-/// What a node has counted since its start; its core says of what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct NodeCounters {
-    pub malformed: u64,
-    pub no_route: u64,
-    pub expired: u64,
-    pub blocked: u64,
-    pub unknown_name: u64,
-    pub unintroduced: u64,
-    pub no_room: u64,
-    pub no_room_for_services: u64,
-    pub updates_heard: u64,
-    pub updates_accepted: u64,
-    pub advertisements_heard: u64,
-    pub advertisements_accepted: u64,
-    pub floods: u64,
-    pub flood_copies: u64,
-    pub own_updates: u64,
-    pub route_computations: u64,
-    pub route_changes: u64,
-    pub sessions_established: u64,
-    pub sessions_ended: u64,
-    pub silent_neighbours: u64,
-    pub probes: u64,
-    pub repairs: u64,
-    pub late_wakeups: u64,
-    pub forgotten: u64,
-}
-
-/// How much a node remembers at the moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct NodeTables {
-    pub nodes: u64,
-    pub node_bytes: u64,
-    pub absent: u64,
-    pub forgotten: u64,
-    pub services: u64,
-    pub service_bytes: u64,
-    pub withdrawn: u64,
-    pub names: u64,
-    pub seen: u64,
+    pub told: NeighborStats,
 }
