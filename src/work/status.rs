@@ -202,44 +202,36 @@ mod go_time {
     }
 }
 
-/// ExtraData stays text until it is known what it is.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Raw<E> {
-    state: u64,
-    #[serde(default)]
-    detail: String,
-    #[serde(default)]
-    stdout_size: i64,
-    #[serde(default)]
-    work_type: String,
-    #[serde(default)]
-    extra_data: E,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    /// Ours alone, and only while Detail, by which Go nodes go, says something else; they skip it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+/// The keys of a file that no report has; Go nodes skip them.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct OwnKeys {
+    /// Only while Detail, by which Go nodes go, says something else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     payload_awaited: bool,
-    /// Ours alone, too.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "caller::lenient")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "caller::lenient")]
     submitter: Option<Submitter>,
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "asked::lenient")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "asked::lenient")]
     asked: Option<Asked>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     verify_signature: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_stdout: Option<Box<OutputBound>>,
 }
 
-/// A status file that cannot be read as one.
-#[derive(Debug, thiserror::Error)]
-pub enum BadStatus {
-    /// It is not the JSON that it should be.
-    #[error("status file is damaged: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A number that stands for no state.
-    #[error("status file is damaged: there is no state {0}")]
-    State(u64),
+/// A file as it is written. It is read as a report and as [`OwnKeys`].
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Written<'a> {
+    state: u8,
+    detail: &'a str,
+    stdout_size: u64,
+    work_type: &'a str,
+    extra_data: &'a Extra,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(flatten)]
+    own: OwnKeys,
 }
 
 impl Status {
@@ -261,34 +253,38 @@ impl Status {
     /// Reads a file's content.
     ///
     /// # Errors
-    /// [`BadStatus`] when it is not a whole status.
-    pub fn parse(bytes: &[u8]) -> Result<Self, BadStatus> {
-        let raw: Raw<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
-        let state = State::from_number(raw.state).ok_or(BadStatus::State(raw.state))?;
-        let stdout_size = u64::try_from(raw.stdout_size).unwrap_or(0);
-        let mut life = Life::read(state, raw.detail, stdout_size);
-        life.awaits_payload |= raw.payload_awaited && state == State::Pending;
-        let extra = Extra::parse(&raw.work_type, raw.extra_data.as_deref())?;
-        let Raw { work_type, submitter, asked, exit_code, verify_signature, max_stdout, .. } = raw;
+    /// It is no whole status.
+    pub fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
+        // ExtraData stays text until it is known what it is.
+        let report: UnitReport<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
+        let OwnKeys { payload_awaited, submitter, asked, verify_signature, max_stdout } =
+            serde_json::from_slice(bytes)?;
+        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code } = report;
+        let mut life = Life::read(state, detail, stdout_size);
+        life.awaits_payload |= payload_awaited && state == State::Pending;
+        let extra = Extra::parse(&work_type, extra_data.as_deref())?;
         Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature, max_stdout })
     }
 
     /// The file's content: one line of JSON.
     pub fn to_line(&self) -> Vec<u8> {
-        let raw = Raw {
-            state: self.life.state as u64,
-            detail: self.life.detail.clone(),
-            stdout_size: i64::try_from(self.life.stdout_size).unwrap_or(i64::MAX),
-            work_type: self.work_type.clone(),
+        let written = Written {
+            state: self.life.state as u8,
+            detail: &self.life.detail,
+            stdout_size: self.life.stdout_size.min(i64::MAX.unsigned_abs()),
+            work_type: &self.work_type,
             extra_data: &self.extra,
             exit_code: self.exit_code,
-            payload_awaited: self.life.hides_awaited_payload(),
-            submitter: self.submitter,
-            asked: self.asked,
-            verify_signature: self.verify_signature,
-            max_stdout: self.max_stdout.clone(),
+            own: OwnKeys {
+                payload_awaited: self.life.hides_awaited_payload(),
+                submitter: self.submitter,
+                asked: self.asked,
+                verify_signature: self.verify_signature,
+                max_stdout: self.max_stdout.clone(),
+            },
         };
-        let mut line = serde_json::to_vec(&raw).expect("strings, numbers and a JSON value always make JSON");
+        let mut line =
+            serde_json::to_vec(&written).expect("strings, numbers and a JSON value always make JSON");
         line.push(b'\n');
         line
     }

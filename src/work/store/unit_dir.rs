@@ -14,7 +14,7 @@ use super::disk::{
 };
 use super::{HIDDEN, check_ours};
 use crate::os::boot::boot;
-use crate::work::status::{BadStatus, Status};
+use crate::work::status::Status;
 use crate::work::{OpenError, WorkError};
 
 /// The private file that names a process group.
@@ -258,6 +258,6 @@ pub(crate) enum ReadError {
     #[error("status file cannot be read: {0}")]
     Io(#[from] io::Error),
     /// It is no status.
-    #[error(transparent)]
-    Damaged(#[from] BadStatus),
+    #[error("status file is damaged: {0}")]
+    Damaged(#[from] serde_json::Error),
 }
