@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -11,17 +12,18 @@ use crate::config::HostPort;
 /// The port on which nodes listen unless somebody says otherwise.
 pub(crate) const PORT: u16 = 27199;
 
-/// The part of a node in the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The part of a node in the mesh, in records and as an administrator types it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NodeRole {
-    /// Jobs are submitted there, and others are added.
+    /// Jobs are submitted there, and others are added: the package's own, which nobody chooses.
+    #[value(skip)]
     Control,
-    /// Passes packets on.
+    /// Passes packets on to nodes behind it
     Hop,
-    /// Runs jobs.
+    /// Runs jobs
     Execution,
-    /// Does both.
+    /// Does both
     Hybrid,
 }
 

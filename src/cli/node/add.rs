@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub(in crate::cli) struct Add {
     node: String,
     /// What it does
     #[arg(long, value_enum)]
-    role: Part,
+    role: NodeRole,
     /// Whom it dials: this node, or a hop; with --dial where it is dialled itself [default port: 27199]
     #[arg(long, value_name = "HOST[:PORT]", value_parser = address)]
     peer: HostPort,
@@ -58,6 +58,15 @@ pub(in crate::cli) struct Places {
 }
 
 impl Places {
+    /// The node of this host, and the files of the host.
+    ///
+    /// # Errors
+    /// There is no configuration, or it cannot be read.
+    pub(super) fn open(&self) -> Result<(OwnNode, Tree), JoinError> {
+        let root = Path::new("/");
+        Ok((OwnNode::read(&self.config)?, Tree::new(root, host::account(root)?)))
+    }
+
     /// The authority that is there.
     ///
     /// # Errors
@@ -67,39 +76,18 @@ impl Places {
     }
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Part {
-    /// Passes packets on to nodes behind it
-    Hop,
-    /// Runs jobs
-    Execution,
-    /// Does both
-    Hybrid,
-}
-
-impl Part {
-    fn role(self) -> NodeRole {
-        match self {
-            Self::Hop => NodeRole::Hop,
-            Self::Execution => NodeRole::Execution,
-            Self::Hybrid => NodeRole::Hybrid,
-        }
-    }
-}
-
 impl Add {
     pub(super) async fn run(
         self,
         context: impl Fn() -> Result<Context, Failure>,
         output: Output,
     ) -> Result<Exit, Failure> {
-        let own = OwnNode::read(&self.places.config)?;
-        let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
+        let (own, mut tree) = self.places.open()?;
         let (authority, is_new) = self.authority(&own)?;
         let out = self.out.unwrap_or_else(|| PathBuf::from(format!("{}.tar", self.node)));
         let newcomer = Newcomer {
             node: self.node,
-            role: self.role.role(),
+            role: self.role,
             peer: self.peer,
             is_dialled: self.dial,
             hosts: self.host.into_iter().collect::<BTreeSet<_>>(),

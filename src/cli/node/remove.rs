@@ -1,6 +1,5 @@
 //! `meshctl node remove`: a node's certificates are taken back, its jobs end or are given up, and nobody dials it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,10 +11,8 @@ use super::take_over;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
+use crate::join::JoinError;
 use crate::join::admit::exclude;
-use crate::join::own::OwnNode;
-use crate::join::place::Tree;
-use crate::join::{JoinError, host};
 use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
 
 /// How often a node that drains is asked for its jobs.
@@ -39,7 +36,7 @@ impl Remove {
         context: impl Fn() -> Result<Context, Failure>,
         output: Output,
     ) -> Result<Exit, Failure> {
-        let own = OwnNode::read(&self.places.config)?;
+        let (own, mut tree) = self.places.open()?;
         if self.node == own.config().node.id.as_str() {
             return Err(Failure::usage(format!(
                 "{} is the node of this host: remove its package",
@@ -54,7 +51,6 @@ impl Remove {
         if is_instance && !self.dead {
             leave(&context()?, &self.node, false).await?;
         }
-        let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
         let excluded = exclude(&mut record, &own, &authority, &mut tree, Timestamp::now())?;
         if excluded.is_dialled {
             take_over(context(), &tree).await?;

@@ -3,7 +3,7 @@
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,12 +14,10 @@ use super::add::Places;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::duration;
+use crate::join::JoinError;
 use crate::join::admit::{pack, renew_own};
 use crate::join::authority::Authority;
-use crate::join::own::OwnNode;
-use crate::join::place::Tree;
 use crate::join::record::Record;
-use crate::join::{JoinError, host};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -48,13 +46,12 @@ struct Renewed {
 
 impl Renew {
     pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
-        let own = OwnNode::read(&self.places.config)?;
+        let (own, mut tree) = self.places.open()?;
         let authority = self.places.authority()?;
         let mut renewed = Vec::new();
         for mut record in self.records(&authority)? {
             let node = record.node.clone();
             let bundle = if node == own.config().node.id.as_str() {
-                let mut tree = Tree::new(Path::new("/"), host::account(Path::new("/"))?);
                 renew_own(&mut record, &own, &authority, &mut tree)?;
                 None
             } else {
