@@ -241,6 +241,29 @@ def test_the_units_of_a_calling_node_are_bounded(bounded):
     refused(evil)
 
 
+def test_a_payload_that_nobody_reads_counts_again_after_a_restart(bounded):
+    ctl, evil = bounded["ctl"], bounded["evil"]
+
+    def submit(worktype, payload, **params):
+        with Tunnel(evil, "ctl") as control:
+            return control.submit("ctl", worktype, payload, **params)["unitid"]
+
+    # What is read is removed, and counts no more once the node looks anew.
+    read = submit("cat", b"x" * 300)
+    until("it to end", lambda: ctl.unit(read)["StateName"] == "Succeeded")
+    kept = submit("sh", b"x" * 700, params="'sleep 1000'")
+    for _ in range(2):
+        with pytest.raises(ControlError, match="peerpayload of node allows"):
+            submit("cat", b"x" * 301)
+        failed = [unit for unit, report in ctl.command("work list").items() if report["StateName"] == "Failed"]
+        assert len(failed) == 1
+        ctl.command(f"work release {failed[0]}")
+        ctl.restart()
+        bounded.wait_for_routes()
+    submit("cat", b"x" * 300)
+    ctl.command(f"work release {kept}")
+
+
 def test_many_requested_fields_take_no_time(nodes):
     """The line has a megabyte; fields that it repeats are reported once."""
     fields = ["NodeID", *(f"x{n}" for n in range(100_000)), "NodeID", "Version"]

@@ -11,7 +11,8 @@ use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, WorkError, follow,
+    self, Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, UnitReport,
+    WorkError, follow,
 };
 use serde_json::Value;
 use tokio::io::{
@@ -41,6 +42,7 @@ struct State {
     links: Vec<AbortHandle>,
     go: bool,
     stalled: bool,
+    denies: bool,
 }
 
 impl Mesh {
@@ -100,6 +102,11 @@ impl Mesh {
         self.in_vain.notified().await;
     }
 
+    /// Nodes agree to cancel, do not, and say that everything runs.
+    pub(crate) fn deny(&self) {
+        self.state.lock().unwrap().denies = true;
+    }
+
     pub(crate) fn pretend_go(&self, go: bool) {
         self.state.lock().unwrap().go = go;
     }
@@ -122,8 +129,8 @@ impl Dialer for Mesh {
             self.in_vain.notify_one();
             return Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: Peer::Current }) });
         }
-        let (go, stalled) = (state.go, state.stalled);
-        let mode = Mode { caller: self.name.clone(), go, stalled, slow: self.slow.subscribe() };
+        let (go, stalled, denies) = (state.go, state.stalled, state.denies);
+        let mode = Mode { caller: self.name.clone(), go, stalled, denies, slow: self.slow.subscribe() };
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
         let ours = Strict { stream: ours, shut: false, far: task.abort_handle() };
@@ -199,6 +206,7 @@ struct Mode {
     caller: NodeId,
     go: bool,
     stalled: bool,
+    denies: bool,
     slow: watch::Receiver<bool>,
 }
 
@@ -247,6 +255,11 @@ async fn answer(
     match command["subcommand"].as_str().unwrap() {
         "submit" => submit(command, registry, reader, writer, mode).await.map(Some),
         "list" => Ok(Some(listed(registry, mode.go).await?)),
+        "status" if mode.denies => {
+            let report = UnitReport { state: work::State::Running, ..registry.status(id).await? };
+            Ok(Some(serde_json::to_string(&report).unwrap()))
+        }
+        "cancel" if mode.denies => Ok(Some(told(Outcome::Done, "cancelled", ""))),
         "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {

@@ -2,6 +2,7 @@
 //! control service that can behave like a Go node, which does not support follow.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, InstanceName};
@@ -422,6 +423,35 @@ async fn no_more_output_is_taken_than_a_unit_may_print_and_it_is_ended_there() {
         );
         assert_eq!(collect(&pair.near, &id, 0).await.len() as u64, most, "what came is there to be read");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_agrees_to_end_a_unit_and_says_that_it_runs_is_not_believed_for_ever() {
+    let pair = Pair::new().await;
+    pair.mesh.deny();
+    let submission = pair.near.submit_child(sh(FLOOD), bound(300_000)).await.unwrap();
+    let id = submission.id().to_string();
+    submission.finish().await.unwrap();
+    let there = pair.far_id(&id).await;
+    until(&pair.near, &id, |report| report.extra_data["Stopped"].is_string()).await;
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let report = loop {
+        let report = pair.near.status(&id).await.unwrap();
+        if report.state.is_final() {
+            break report;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(3600), "{report:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    assert!(begun.elapsed() > Duration::from_secs(500), "it has its time to end: {:?}", begun.elapsed());
+    tokio::time::resume();
+    assert_eq!(report.state, State::Failed);
+    assert_eq!(
+        report.detail,
+        "Killed: it wrote more than 300000 bytes (joboutput); n2 says that it still runs"
+    );
+    within(pair.far.cancel(&there, &me())).await.unwrap();
 }
 
 #[tokio::test]

@@ -66,6 +66,28 @@ fn only_a_plain_file_named_by_a_whole_commit_is_a_tree() {
 }
 
 #[test]
+fn a_link_in_the_place_of_a_sync_s_settings_leads_nowhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let place =
+        ProjectCache::new(directory.path().join("projects")).place(&sync("https://git.example/a", None));
+    place.make(7).unwrap();
+    let settings = place.run_directory(7).join(NO_SETTINGS);
+    let other = directory.path().join("other");
+    for content in [Some("x"), None] {
+        content.map(|text| fs::write(&other, text).unwrap());
+        fs::remove_file(&settings).unwrap();
+        std::os::unix::fs::symlink(&other, &settings).unwrap();
+        assert!(place.make(7).is_err());
+        assert_eq!(fs::read_to_string(&other).ok().as_deref(), content);
+        let _ = fs::remove_file(&other);
+    }
+    fs::remove_file(&settings).unwrap();
+    fs::write(&settings, "[defaults]").unwrap();
+    place.make(7).unwrap();
+    assert_eq!(fs::read_to_string(&settings).unwrap(), "");
+}
+
+#[test]
 fn trees_and_mirrors_go_least_recently_used_first_and_never_while_they_are_used() {
     let directory = tempfile::tempdir().unwrap();
     let cache = ProjectCache::new(directory.path().join("projects"));

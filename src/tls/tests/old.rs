@@ -64,6 +64,21 @@ fn an_authority_that_is_named_is_used_and_nothing_else_gets_looser() {
 }
 
 #[test]
+fn one_that_says_that_it_is_no_authority_is_none_even_if_it_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.crt");
+    let key = rcgen::KeyPair::generate().unwrap();
+    for (is_ca, refused) in [(rcgen::IsCa::NoCa, false), (rcgen::IsCa::ExplicitNoCa, true)] {
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = is_ca;
+        std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
+        let error = Verifier::by_authorities(&path, None, Role::Server).err().map(|error| error.to_string());
+        let is_refused = error.as_ref().is_some_and(|text| text.contains("is not one of an authority"));
+        assert_eq!((is_refused, error.is_some()), (refused, refused), "{error:?}");
+    }
+}
+
+#[test]
 fn such_an_authority_is_warned_of() {
     for (authority, warning) in [
         ("old_authority", Some("the certificate of old authority has no CA flag (X.509 version 1)")),

@@ -23,6 +23,9 @@ use crate::work::units::Entry;
 
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
+/// Answers by which a node says that a unit runs which it has agreed to end: ten minutes of them. Its word is worth nothing
+/// then, and whoever printed too much must not keep its place by it.
+const DENIALS: u32 = 600;
 
 impl Remotes {
     /// Copies output and state from the other node until the unit is final.
@@ -152,6 +155,13 @@ impl Remotes {
                 Ok(report) => report,
             };
             entry.link().note_progress();
+            if !report.state.is_final() && entry.link().look() >= DENIALS {
+                let node = &remote.remote_node;
+                tracing::warn!(unit = %entry.id, %node, "a unit counts as ended that its node was told to end, and says runs");
+                let detail = format!("Killed: {}; {node} says that it still runs", remote.stopped);
+                entry.apply(self.units.store(), Event::Reported(State::Failed, detail, have)).await;
+                return Ok(());
+            }
             if self.report_here(entry, report, have).await {
                 return Ok(());
             }

@@ -69,7 +69,7 @@ pub(crate) struct Link {
     attempts: AtomicU64,
     /// The other node has a unit and has not received the end of its payload: that one cannot have started.
     half_there: AtomicBool,
-    /// Looks at a unit there that was sent the end and has not processed it yet.
+    /// Looks at a unit there that does not do what it was asked for: process the end that it was sent, or end.
     looks: AtomicU32,
     /// Of a unit that is signed, once it is known: a complete payload never changes.
     payload_hash: OnceLock<PayloadHash>,
@@ -129,7 +129,7 @@ impl Link {
     }
 
     /// How often that was called before, for this attempt.
-    fn look_at_half(&self) -> u32 {
+    fn look(&self) -> u32 {
         self.looks.fetch_add(1, Ordering::Relaxed)
     }
 }

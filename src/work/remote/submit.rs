@@ -143,7 +143,7 @@ impl Remotes {
             };
             let life = Life::read(told.state, told.detail.clone(), 0);
             // The end of its payload may be on its way there.
-            if life.awaits_payload && entry.link().look_at_half() < PATIENT_LOOKS {
+            if life.awaits_payload && entry.link().look() < PATIENT_LOOKS {
                 return Err(StepError::Connection(
                     "the node still waits for the earlier connection's payload".into(),
                 ));
