@@ -76,7 +76,6 @@ use crate::controller::core::{Fence, InstanceName, Time};
 pub struct Store {
     engine: Arc<Engine>,
     changes: Arc<watch::Sender<u64>>,
-    fenced: Arc<AtomicU64>,
     /// Transactions that failed because the database was away.
     away: Arc<AtomicU64>,
 }
@@ -111,7 +110,7 @@ impl Store {
             Options::Sqlite(path) => Engine::Sqlite(Sqlite::open(path, node, changes.clone())?),
             Options::Postgres(options) => Engine::Postgres(Postgres::open(options, changes.clone())?),
         };
-        let store = Self { engine: Arc::new(engine), changes, fenced: Arc::default(), away: Arc::default() };
+        let store = Self { engine: Arc::new(engine), changes, away: Arc::default() };
         store.write(move |sql| schema::migrate(sql, steps)).await?;
         Ok(store)
     }
@@ -128,11 +127,6 @@ impl Store {
             Engine::Sqlite(_) => false,
             Engine::Postgres(_) => true,
         }
-    }
-
-    /// How many writes were fenced since the store was opened.
-    pub fn fenced_writes(&self) -> u64 {
-        self.fenced.load(Ordering::Relaxed)
     }
 
     /// How many transactions failed since the store was opened because the database was away. They may be repeated.
@@ -201,17 +195,13 @@ impl Store {
         result
     }
 
-    /// Runs one transaction of an owner, and counts it if it was fenced.
+    /// Runs one transaction of an owner.
     async fn fenced_write<T: Send + 'static>(
         &self,
         by: Fence,
         verb: impl Fn(&mut dyn Sql, &Fence) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let result = self.write(move |sql| verb(sql, &by)).await;
-        if let Err(Error::Fenced(_)) = &result {
-            self.fenced.fetch_add(1, Ordering::Relaxed);
-        }
-        result
+        self.write(move |sql| verb(sql, &by)).await
     }
 }
 

@@ -406,11 +406,6 @@ impl LogReader {
         self.parked = self.stream.take();
     }
 
-    /// Whether a stream is parked.
-    pub fn has_parked(&self) -> bool {
-        self.parked.is_some()
-    }
-
     /// Returns to the parked stream, if the other one delivered nothing new. Returns whether it did.
     pub fn unpark(&mut self) -> bool {
         let parked = self.parked.take();
