@@ -1,5 +1,5 @@
 """The container files. Images are built by buildah without a daemon, and run in namespaces; the manifest's configuration is
-checked. tests/kubernetes applies the manifest."""
+checked."""
 
 import functools
 import json
