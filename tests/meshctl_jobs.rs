@@ -216,10 +216,101 @@ fn verbs_send_their_operation() {
         ("controller backup /tmp/b", "backup", json!({"path": "/tmp/b"})),
         ("controller cleanup", "cleanup", json!({})),
     ] {
-        let words: Vec<&str> = args.split(' ').collect();
+        let words: Vec<&str> = ["--json"].into_iter().chain(args.split(' ')).collect();
         let (code, out, err) = run(vec![operation(op, arguments, result())], &words);
         assert_eq!((code, out.as_str()), (0, "{\n  \"name\": \"x\"\n}\n"), "{args}: {err}");
     }
+}
+
+#[test]
+fn an_action_answers_one_line_in_a_pipe_too() {
+    let named = || json!({"name": "e1"});
+    for (args, op, arguments, result, line) in [
+        ("instance enable e1", "instance.enable", named(), named(), "e1 enabled"),
+        ("instance disable e1", "instance.disable", named(), named(), "e1 disabled"),
+        (
+            "instance remove e1",
+            "instance.remove",
+            named(),
+            json!({"name": "e1", "removed": true}),
+            "e1 removed",
+        ),
+        ("group delete g", "group.delete", json!({"name": "g"}), json!({"name": "g"}), "g deleted"),
+        (
+            "group add g e1",
+            "group.add",
+            json!({"name": "g", "instance": "e1"}),
+            json!({"name": "g"}),
+            "e1 added to g",
+        ),
+        ("controller pause", "pause", json!({}), json!({"paused": true}), "Paused: no job starts"),
+        (
+            "controller backup /b",
+            "backup",
+            json!({"path": "/b"}),
+            json!({"path": "/b", "bytes": 2048}),
+            "/b: 2.0 KiB",
+        ),
+        (
+            "job cancel 4",
+            "job.cancel",
+            json!({"id": 4}),
+            json!({"id": 4, "state": "running", "cancel_requested": true}),
+            "Job 4 cancelling",
+        ),
+        ("job delete 4", "job.delete", json!({"id": 4}), json!({"id": 4, "deleted": true}), "Job 4 deleted"),
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let script = || vec![operation(op, arguments.clone(), result.clone())];
+        let (code, out, err) = run(script(), &words);
+        assert_eq!((code, out, err), (0, format!("{line}\n"), String::new()), "{args}");
+        let quiet = run(script(), &[words.as_slice(), &["-q"]].concat());
+        assert_eq!(quiet, (0, String::new(), String::new()), "{args}");
+    }
+}
+
+#[test]
+fn a_rerun_answers_with_its_number() {
+    let script = || vec![operation("job.rerun", json!({"id": 63}), json!({"id": 65, "state": "pending"}))];
+    let (code, out, err) = run(script(), &["job", "rerun", "63"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "65\n", "Job 65 runs job 63 again\n"));
+    let (code, out, err) = run(script(), &["job", "rerun", "63", "--quiet"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "65\n", ""));
+}
+
+#[test]
+fn a_list_is_a_table_of_what_differs_and_fits_a_line() {
+    let why = "2 hosts failed, of which one was not there and another one said a lot about it: no space left on device";
+    let job = |id: i64, state: &str, why: &str| {
+        json!({"id": id, "name": "site.yml", "kind": "job", "state": state, "explanation": why,
+            "execution_node": format!("e{id}"), "instance_group": "default", "elapsed": 24.2, "impact": 5,
+            "launched_by": "unix:0", "created": jiff::Timestamp::now() - jiff::SignedDuration::from_secs(200)})
+    };
+    let jobs = json!({"jobs": [job(12, "failed", why), job(3, "successful", "Finished")]});
+    let list = |more: &[&str]| {
+        let script = vec![operation("job.list", json!({"limit": 50}), jobs.clone())];
+        let (code, out, err) = run(script, &[&["job", "list"], more].concat());
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        out
+    };
+    let expected = "\
+ID  NAME      STATE       WHY                                       NODE  AGE
+12  site.yml  failed      2 hosts failed, of which one was not th…  e12   3m ago
+3   site.yml  successful                                            e3    3m ago
+";
+    assert_eq!(list(&[]), expected);
+    assert_eq!(list(&["-q"]), "12\n3\n");
+    let wide = list(&["-o", "wide"]);
+    assert!(wide.contains(why) && wide.contains("default") && wide.contains("IMPACT"), "{wide}");
+    let json: Value = serde_json::from_str(&list(&["--json"])).unwrap();
+    assert_eq!(json["jobs"][1]["explanation"], "Finished");
+}
+
+#[test]
+fn an_empty_list_is_no_line_for_programs() {
+    let script = vec![operation("job.list", json!({"limit": 50}), json!({"jobs": []}))];
+    let (code, out, err) = run(script, &["job", "list"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", "No jobs.\n"));
 }
 
 #[test]
@@ -227,8 +318,10 @@ fn waiting_ends_with_the_code_of_the_last_failure() {
     let get = |id: i64, state: &str, rc: i64| {
         operation("job.get", json!({"id": id}), json!({"id": id, "state": state, "rc": rc}))
     };
-    let script = vec![get(1, "failed", 4), get(2, "running", 0), get(2, "successful", 0)];
-    let (code, out, err) = run(script, &["job", "wait", "1", "2"]);
+    let script = || vec![get(1, "failed", 4), get(2, "running", 0), get(2, "successful", 0)];
+    let (code, out, err) = run(script(), &["job", "wait", "1", "2"]);
+    assert_eq!((code, out.as_str()), (4, "Job 1 failed\nJob 2 successful\n"), "{err}");
+    let (code, out, err) = run(script(), &["--json", "job", "wait", "1", "2"]);
     assert_eq!(code, 4, "{err}");
     assert!(out.starts_with("{\"id\":1,\"state\":\"failed\",\"rc\":4}\n{\"id\":2,"), "{out}");
 }
@@ -238,13 +331,10 @@ fn one_refusal_does_not_keep_the_others_from_their_turn() {
     let refused = json!({"ok": false, "error": {"code": "not_found", "message": "there is no job 1"}});
     let script = vec![
         asked(&question("job.cancel", json!({"id": 1})), &refused.to_string()),
-        operation("job.cancel", json!({"id": 2}), json!({"id": 2})),
+        operation("job.cancel", json!({"id": 2}), json!({"id": 2, "state": "canceled"})),
     ];
     let (code, out, err) = run(script, &["job", "cancel", "1", "2"]);
-    assert_eq!(
-        (code, out.as_str(), err.as_str()),
-        (1, "{\n  \"id\": 2\n}\n", "meshctl: there is no job 1\n")
-    );
+    assert_eq!((code, out.as_str(), err.as_str()), (1, "Job 2 canceled\n", "meshctl: there is no job 1\n"));
 }
 
 #[test]

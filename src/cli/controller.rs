@@ -3,14 +3,58 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::Context;
 use super::exit::{Exit, Failure};
-use super::operation::print_answer;
+use super::operation::{act, list, show};
 use super::output::Output;
+use super::table::{self, Column, Layout, above_zero, always, given, telling, wide};
+use super::times::{ago, at};
 use crate::controller::store::{self, POSTGRES_TOOLS};
 use crate::rpc::operation::{self, BackupPath, PolicyRun};
+use crate::rpc::report::controller::{ControllerReport, GroupSummary, NodeSummary, PolicyReport};
+
+const COLUMNS: &[Column<ControllerReport>] = &[
+    always("CONTROLLER", |one, _| format!("{}, meshd {}", one.node, one.version)),
+    always("JOBS", |one, _| match one.paused {
+        Some(true) => "paused: none starts".to_owned(),
+        Some(false) => "start".to_owned(),
+        None => String::new(),
+    }),
+    always("STORE", |one, _| match (&one.store.error, one.store.up) {
+        (Some(error), _) => format!("{}, away: {error}", one.store.kind),
+        (None, true) => one.store.kind.clone(),
+        (None, false) => format!("{}, away", one.store.kind),
+    }),
+    always("FAILURES", |one, _| above_zero(one.store.times_away)),
+    always("CLOCK", |one, now| match one.clock.as_ref().filter(|clock| clock.doubted) {
+        Some(clock) => format!("doubted: the store has seen {}", at(&clock.latest, now)),
+        None => String::new(),
+    }),
+];
+const NODES: &[Column<NodeSummary>] = &[
+    always("NODE", |one, _| one.node.clone()),
+    telling("TYPE", |one, _| one.node_type.clone()),
+    always("STATE", |one, _| one.node_state.clone()),
+    always("USED", |one, _| format!("{}/{}", one.consumed, one.capacity)),
+    always("SEEN", |one, now| ago(&given(&one.heartbeat), now)),
+    telling("VERSION", |one, _| given(&one.version)),
+    telling("ERRORS", |one, _| one.errors.join("; ")),
+    wide("UUID", |one, _| given(&one.uuid)),
+];
+const GROUPS: &[Column<GroupSummary>] = &[
+    always("GROUP", |one, _| one.name.clone()),
+    always("USED", |one, _| format!("{}/{}", one.consumed, one.capacity)),
+    telling("JOBS", |one, _| one.running.to_string()),
+    always("MEMBERS", |one, _| one.members.join(", ")),
+];
+const POLICIES: &[Column<PolicyReport>] = &[
+    always("GROUP", |one, _| one.name.clone()),
+    always("MEMBERS", |one, _| one.members.join(", ")),
+    always("WAS", |one, _| one.was.join(", ")),
+];
 
 /// Reads which store a node's configuration, a file or a directory, names. That is the daemon's knowledge; on failure it
 /// says everything that is wrong with the configuration.
@@ -20,12 +64,14 @@ pub(crate) type NodeStore = fn(&Path) -> Result<store::Options, String>;
 #[derive(Debug, Subcommand)]
 pub(super) enum ControllerVerb {
     /// Show whether it works: its store, its control nodes, whether it is paused
-    Ping,
+    Ping(Layout),
     /// Compute again which instances belong to which groups
     Policy {
         /// Only show what would change
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        layout: Layout,
     },
     /// Start no more jobs, until resumed; those that run go on
     Pause,
@@ -91,19 +137,43 @@ impl ControllerVerb {
         let context = &context()?;
         match self {
             Self::Restore(_) => Ok(Exit::Success),
-            Self::Ping => print_answer(context, operation::ping()).await,
-            Self::Policy { dry_run } => {
-                print_answer(context, operation::run_policies(PolicyRun { dry_run })).await
+            Self::Ping(layout) => {
+                show(context, operation::ping(), |answer| described(answer, layout, context.output.width()))
+                    .await
             }
-            Self::Pause => print_answer(context, operation::pause()).await,
-            Self::Resume => print_answer(context, operation::resume()).await,
-            Self::ConfirmClock => print_answer(context, operation::confirm_clock()).await,
-            Self::Cleanup => print_answer(context, operation::clean_up()).await,
+            Self::Policy { dry_run, layout } => {
+                let run = operation::run_policies(PolicyRun { dry_run });
+                list(context, run, "groups", |answer| answer.groups.clone(), POLICIES, layout).await
+            }
+            Self::Pause => act(context, operation::pause(), |_| "Paused: no job starts".to_owned()).await,
+            Self::Resume => act(context, operation::resume(), |_| "Resumed: jobs start".to_owned()).await,
+            Self::ConfirmClock => {
+                act(context, operation::confirm_clock(), |clock| format!("{} is right", clock.now)).await
+            }
+            Self::Cleanup => {
+                act(context, operation::clean_up(), |answer| match answer.instances.as_slice() {
+                    [] => "No instance to clean up".to_owned(),
+                    names => format!("Cleaning up on {}", names.join(", ")),
+                })
+                .await
+            }
             Self::Backup { file } => {
-                print_answer(context, operation::back_up(BackupPath { path: absolute(&file)? })).await
+                let backup = operation::back_up(BackupPath { path: absolute(&file)? });
+                act(context, backup, |one| format!("{}: {}", one.path, table::size(one.bytes))).await
             }
         }
     }
+}
+
+/// The controller, then its nodes and groups.
+fn described(answer: &ControllerReport, layout: Layout, width: usize) -> String {
+    let now = Timestamp::now();
+    let parts = [
+        table::described(table::fields(answer, COLUMNS, now)),
+        table::list(&answer.nodes, NODES, layout, width, now),
+        table::list(&answer.groups, GROUPS, layout, width, now),
+    ];
+    parts.join("\n\n")
 }
 
 /// The node's directory is another than ours.

@@ -3,31 +3,43 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 
 use super::Context;
 use super::completion::{groups, instances};
 use super::exit::{Exit, Failure};
-use super::operation::{Columns, given, print_answer, print_as, rows};
-use crate::rpc::operation::{self, Answered, ByName};
-use crate::rpc::report::controller::{GroupReport, Groups};
+use super::operation::{act, list, show};
+use super::table::{self, Column, Layout, above_zero, alone, always, given, of_lists, telling, wide, yes};
+use crate::rpc::operation::{self, ByName};
+use crate::rpc::report::controller::{GroupReport, MemberReport};
 
-const COLUMNS: Columns<GroupReport> = &[
-    ("NAME", |one| one.name.clone()),
-    ("PERCENTAGE", |one| one.policy_instance_percentage.to_string()),
-    ("MINIMUM", |one| one.policy_instance_minimum.to_string()),
-    ("CAPACITY", |one| one.capacity.to_string()),
-    ("USED", |one| one.consumed_capacity.to_string()),
-    ("JOBS", |one| one.jobs_running.to_string()),
-    ("MAX JOBS", |one| one.max_concurrent_jobs.to_string()),
-    ("MAX FORKS", |one| one.max_forks.to_string()),
-    ("CLUSTER", |one| given(&one.cluster)),
+const COLUMNS: &[Column<GroupReport>] = &[
+    always("NAME", |one, _| one.name.clone()),
+    always("USED", |one, _| format!("{}/{}", one.consumed_capacity, one.capacity)),
+    telling("JOBS", |one, _| one.jobs_running.to_string()),
+    telling("CLUSTER", |one, _| given(&one.cluster)),
+    telling("MAX JOBS", |one, _| above_zero(one.max_concurrent_jobs)),
+    telling("MAX FORKS", |one, _| above_zero(one.max_forks)),
+    telling("PERCENTAGE", |one, _| above_zero(one.policy_instance_percentage)),
+    telling("MINIMUM", |one, _| above_zero(one.policy_instance_minimum as u64)),
+    wide("LISTED", |one, _| one.policy_instance_list.join(", ")),
+    of_lists(always("MEMBERS", |one, _| {
+        one.members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ")
+    })),
+    alone("RESERVED", |one, _| yes(one.reserved)),
+    alone("CONTAINERS", |one, _| yes(one.is_container_group)),
+    alone("NAMESPACE", |one, _| given(&one.namespace)),
+    alone("REGISTRY", |one, _| given(&one.registry)),
+    alone("POD", |one, _| given(&one.pod_spec_override)),
 ];
+const MEMBERS: &[Column<MemberReport>] =
+    &[always("MEMBER", |one, _| one.name.clone()), always("BY", |one, _| one.origin.clone())];
 
 /// Verbs of `meshctl group`.
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupVerb {
-    /// List them: a table on a terminal, else JSON
-    List,
+    /// List them
+    List(Layout),
     /// Show one with its members
     Show(Named),
     /// Make one
@@ -115,23 +127,57 @@ fn names(text: &str) -> Result<InstanceNames, std::convert::Infallible> {
 
 impl GroupVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let member = |it: Membership| operation::Membership { name: it.name, instance: it.instance };
-        let question = match self {
-            Self::List => {
-                let table = |answer: &Answered<Groups>| rows("groups", &answer.report.groups, COLUMNS);
-                return print_as(context, operation::list_groups(), table).await;
+        match self {
+            Self::List(layout) => {
+                list(
+                    context,
+                    operation::list_groups(),
+                    "groups",
+                    |answer| answer.groups.clone(),
+                    COLUMNS,
+                    layout,
+                )
+                .await
+            }
+            Self::Show(Named { name }) => {
+                show(context, operation::get_group(ByName { name }), |one| described(context, one)).await
+            }
+            Self::Create { name, settings } => {
+                let create = operation::create_group(settings.of(name)?);
+                act(context, create, |one| format!("{} created", one.name)).await
+            }
+            Self::Set { named, settings } => {
+                let set = operation::set_group(settings.of(named.name)?);
+                act(context, set, |one| format!("{} changed", one.name)).await
+            }
+            Self::Add(it) => {
+                let add = operation::add_to_group(it.named());
+                act(context, add, |one| format!("{} added to {}", it.instance, one.name)).await
+            }
+            Self::Remove(it) => {
+                let remove = operation::remove_from_group(it.named());
+                act(context, remove, |one| format!("{} removed from {}", it.instance, one.name)).await
             }
             Self::Delete(Named { name }) => {
-                return print_answer(context, operation::delete_group(ByName { name })).await;
+                let delete = operation::delete_group(ByName { name });
+                act(context, delete, |one| format!("{} deleted", one.name)).await
             }
-            Self::Show(Named { name }) => operation::get_group(ByName { name }),
-            Self::Create { name, settings } => operation::create_group(settings.of(name)?),
-            Self::Set { named, settings } => operation::set_group(settings.of(named.name)?),
-            Self::Add(it) => operation::add_to_group(member(it)),
-            Self::Remove(it) => operation::remove_from_group(member(it)),
-        };
-        print_answer(context, question).await
+        }
     }
+}
+
+impl Membership {
+    fn named(&self) -> operation::Membership {
+        operation::Membership { name: self.name.clone(), instance: self.instance.clone() }
+    }
+}
+
+/// A group, and its members with the reasons for which they belong to it.
+fn described(context: &Context, one: &GroupReport) -> String {
+    let now = Timestamp::now();
+    let group = table::described(table::fields(one, COLUMNS, now));
+    let members = table::list(&one.members, MEMBERS, Layout::default(), context.output.width(), now);
+    if one.members.is_empty() { group } else { format!("{group}\n\n{members}") }
 }
 
 impl GroupSettings {

@@ -25,8 +25,10 @@ mod status;
 mod table;
 mod target;
 mod terminal;
+mod times;
 mod traceroute;
 mod version;
+mod wait;
 mod work;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -50,6 +52,10 @@ struct Cli {
     /// Print JSON: results to standard output, errors to standard error
     #[arg(long, global = true)]
     json: bool,
+
+    /// Print results and failures alone: of a list the names, of an action nothing
+    #[arg(long, short, global = true)]
+    quiet: bool,
 
     #[command(subcommand)]
     verb: Verb,
@@ -143,7 +149,7 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
             return ExitCode::from(exit.code());
         }
     };
-    let output = Output { json: cli.json };
+    let output = Output { json: cli.json, quiet: cli.quiet };
     let exit = run(cli, output, files).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.exit

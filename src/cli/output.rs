@@ -6,11 +6,14 @@ use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
 use std::task::Poll;
 
+use jiff::Timestamp;
+use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
+use super::table::{self, Column, Layout};
 use super::terminal::{self, Colours, ShownStream};
 
 /// The terminal, pipe or file that meshctl writes to.
@@ -18,6 +21,8 @@ use super::terminal::{self, Colours, ShownStream};
 pub(super) struct Output {
     /// True if the user asked for JSON.
     pub json: bool,
+    /// True if the user wants results and failures alone.
+    pub quiet: bool,
 }
 
 impl Output {
@@ -32,6 +37,42 @@ impl Output {
     fn safe_line(self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
+    }
+
+    /// Prints that something was done.
+    ///
+    /// # Errors
+    /// As [`Self::line`].
+    pub(super) fn done(self, text: &str) -> Result<(), Failure> {
+        if self.quiet { Ok(()) } else { self.line(text) }
+    }
+
+    /// Prints a list of things that are called `what`: only their names, the first column, if nothing else is wanted.
+    ///
+    /// # Errors
+    /// As [`Self::line`].
+    pub(super) fn list<T>(
+        self,
+        what: &str,
+        rows: &[T],
+        columns: &[Column<T>],
+        layout: Layout,
+    ) -> Result<(), Failure> {
+        let now = Timestamp::now();
+        if self.quiet {
+            return rows.iter().try_for_each(|one| self.line(&columns[0].text(one, now)));
+        }
+        if rows.is_empty() {
+            self.note(&format!("No {what}."));
+            return Ok(());
+        }
+        self.line(&table::list(rows, columns, layout, self.width(), now))
+    }
+
+    /// Characters of a line.
+    pub(super) fn width(self) -> usize {
+        let terminal = tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+        if terminal == 0 { table::WIDTH } else { terminal }
     }
 
     /// Prints a value as indented JSON with sorted keys.
@@ -54,12 +95,12 @@ impl Output {
 
     /// Prints a value as JSON on one line to standard error.
     pub(super) fn value_note(self, value: &Value) {
-        self.note(&terminal::shown_json(&value.to_string()));
+        self.error(&terminal::shown_json(&value.to_string()));
     }
 
     /// Writes bytes from elsewhere to standard output: as they are, unless it is a terminal.
     pub(super) fn foreign_bytes(self) -> ForeignBytes {
-        let shown = self.is_terminal().then(|| ShownStream::new(Colours::Kept));
+        let shown = self.is_terminal().then(|| ShownStream::new(self.colours()));
         ForeignBytes { output: self, shown }
     }
 
@@ -77,8 +118,15 @@ impl Output {
         written.await.map_err(|error| Failure::output(&error))
     }
 
-    /// Prints to standard error. A standard error that nobody reads is no reason to stop.
+    /// Prints a remark to standard error, unless nobody wants one. A standard error that nobody reads is no reason to stop.
     pub(super) fn note(self, text: &str) {
+        if !self.quiet {
+            self.error(text);
+        }
+    }
+
+    /// Prints what went wrong to standard error.
+    pub(super) fn error(self, text: &str) {
         let _ = writeln!(io::stderr(), "{}", terminal::shown(text, Colours::Dropped));
     }
 
@@ -90,13 +138,19 @@ impl Output {
         if self.json {
             self.value_note(&json!({"error": failure.message, "exit_code": failure.exit.code()}));
         } else {
-            self.note(&format!("meshctl: {}", failure.message));
+            self.error(&format!("meshctl: {}", failure.message));
         }
     }
 
-    /// True if a person reads the standard output.
+    /// True if standard output is a terminal.
     pub(super) fn is_terminal(self) -> bool {
         io::stdout().is_terminal()
+    }
+
+    /// What becomes of the colours of others on standard output: they are for a terminal, and for who wants them.
+    pub(super) fn colours(self) -> Colours {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if self.is_terminal() && !no_colour { Colours::Kept } else { Colours::Dropped }
     }
 }
 

@@ -55,7 +55,7 @@ fn print(context: &Context, node: &str, answer: &Value) -> Result<(), Failure> {
         return context.output.line(&format!("Reply from {from} in {time}"));
     }
     let error = text("Error").unwrap_or("no reason given");
-    context.output.note(&match (text("From"), text("TimeStr")) {
+    context.output.error(&match (text("From"), text("TimeStr")) {
         (Some(from), Some(time)) if !from.is_empty() => format!("No reply: {error} from {from} in {time}"),
         _ => format!("No reply: {error}"),
     });

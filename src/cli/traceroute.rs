@@ -50,11 +50,11 @@ fn print(context: &Context, number: u32, hop: &Value) -> Result<(), Failure> {
     match hop["Error"].as_str() {
         None => context.output.line(&format!("{number}: {} in {}", text("From"), text("TimeStr"))),
         Some(error) if text("From").is_empty() => {
-            context.output.note(&format!("{number}: {error}, after {}", text("TimeStr")));
+            context.output.error(&format!("{number}: {error}, after {}", text("TimeStr")));
             Ok(())
         }
         Some(error) => {
-            context.output.note(&format!("{number}: {error} from {} in {}", text("From"), text("TimeStr")));
+            context.output.error(&format!("{number}: {error} from {} in {}", text("From"), text("TimeStr")));
             Ok(())
         }
     }

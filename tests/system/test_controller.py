@@ -186,12 +186,12 @@ def test_meshctl_submits_waits_and_shows(nodes, tmp_path):
     control = nodes["control"]
     submitted = json.loads(meshctl(control, "--json", "job", "submit", input=stream(ident="m", lines=2)).stdout)
     number = str(submitted["id"])
-    waited = meshctl(control, "job", "wait", number)
+    waited = meshctl(control, "--json", "job", "wait", number)
     assert (waited.returncode, json.loads(waited.stdout)["state"]) == (0, "successful"), waited
     until("the output", lambda: meshctl(control, "job", "output", number).stdout.startswith(wrote("m", 2)))
-    listed = json.loads(meshctl(control, "job", "list").stdout)["jobs"]
+    listed = json.loads(meshctl(control, "--json", "job", "list").stdout)["jobs"]
     assert [one["id"] for one in listed] == [submitted["id"]]
-    assert json.loads(meshctl(control, "job", "show", number).stdout)["unit"] == submitted["unit"]
+    assert json.loads(meshctl(control, "--json", "job", "show", number).stdout)["unit"] == submitted["unit"]
     refused = meshctl(control, "job", "submit", "--header", '{"controller": 2}', input=stream())
     assert refused.returncode == 101 and b"this node understands version 1 only" in refused.stderr, refused
     missing = meshctl(control, "job", "show", "777")
@@ -199,7 +199,7 @@ def test_meshctl_submits_waits_and_shows(nodes, tmp_path):
     for name in ("e1", "e2"):
         assert meshctl(control, "instance", "disable", name).returncode == 0
     _, waiting = submit(control, ident="w")
-    explained = lambda: json.loads(meshctl(control, "job", "explain", str(waiting)).stdout)  # noqa: E731
+    explained = lambda: json.loads(meshctl(control, "--json", "job", "explain", str(waiting)).stdout)  # noqa: E731
     whys = {one["name"]: one["why"] for one in explained()["groups"][0]["instances"]}
     assert (whys["e1"], whys["e2"], explained()["state"]) == ("disabled", "disabled", "pending")
     meshctl(control, "instance", "enable", "e2")

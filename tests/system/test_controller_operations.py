@@ -265,7 +265,7 @@ def test_a_restore_needs_a_store_in_a_file(tmp_path):
 
 def test_a_health_check_may_change_nothing(alone):
     before = ask(alone, "instance.get", name="control")
-    done = subprocess.run([MESHCTL, "--socket", alone.socket, "instance", "health", "control", "--no-store"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([MESHCTL, "--socket", alone.socket, "--json", "instance", "health", "control", "--no-store"], capture_output=True, text=True, timeout=60)
     shown = json.loads(done.stdout)
     assert (shown["name"], shown["node_state"], shown["errors"]) == ("control", "ready", []), shown
     assert shown["last_health_check"] > before["last_health_check"] and shown["capacity"] == before["capacity"] > 0
@@ -322,7 +322,7 @@ def test_a_clock_that_is_years_ahead_deletes_nothing(mesh, tmp_path):
     set_clock(5)
     control.restart()
     until("the clock to be doubted", doubted)
-    confirmed = subprocess.run([MESHCTL, "--socket", control.socket, "controller", "confirm-clock"], capture_output=True, text=True, timeout=60)
+    confirmed = subprocess.run([MESHCTL, "--socket", control.socket, "--json", "controller", "confirm-clock"], capture_output=True, text=True, timeout=60)
     assert confirmed.returncode == 0 and json.loads(confirmed.stdout)["doubted"] is False, confirmed
     until("the history to be over", lambda: old not in [one["id"] for one in ask(control, "job.list")["jobs"]])
     assert "clock.confirm" in [op for _, op, _ in audited(control)], audited(control)

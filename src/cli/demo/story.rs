@@ -11,8 +11,7 @@ say 'The controller found its instances by itself: control, which also runs jobs
 type meshctl traceroute e1 || exit
 type meshctl instance list || exit
 say 'A group of two of them, and five playbooks for it. The controller chooses the node of each.'
-printf '\n$ meshctl group create east --list e1,e2\n'
-meshctl group create east --list e1,e2 >/dev/null || exit
+type meshctl group create east --list e1,e2 || exit
 for n in 1 2 3 4 5; do
     printf '$ meshctl job run project -p site.yml --group east --name hello-%s --detach\n' $n
     meshctl job run project -p site.yml --group east --name hello-$n --detach >/dev/null 2>&1 || exit

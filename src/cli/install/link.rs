@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::cli::endpoint::{Endpoint, EndpointDialer};
+use crate::cli::wait::until;
 use crate::config::{Config, HostPort};
 use crate::rpc::report::{self, node::NodeReport};
 use crate::rpc::request::Request;
@@ -76,21 +77,21 @@ pub(super) async fn wait(config: &Config) -> Result<Vec<String>, String> {
     let node = &config.node.id;
     let client = client(config).ok_or("the node has no control socket to ask for its links")?;
     let dials = !config.tcp_peers.is_empty() || !config.ws_peers.is_empty() || !config.quic_peers.is_empty();
-    let deadline = Instant::now() + LINK;
     let mut last = format!("{node} does not answer");
-    while Instant::now() < deadline {
+    let linked = until(LOOK, async || {
         match status(&client).await {
             Err(error) => last = format!("{node} does not answer: {error}"),
             Ok(report) => {
                 let linked: Vec<String> =
                     report.connections.into_iter().flatten().map(|link| link.node_id).collect();
                 if report.node_id.as_deref() == Some(node.as_str()) && (!dials || !linked.is_empty()) {
-                    return Ok(linked);
+                    return Ok(Some(linked));
                 }
                 last = format!("{node} runs, but has no link after {} s", LINK.as_secs());
             }
         }
-        sleep(LOOK).await;
-    }
-    Err(last)
+        Ok(None)
+    });
+    let linked = timeout(LINK, linked).await;
+    linked.unwrap_or(Err(last))
 }

@@ -1,7 +1,7 @@
 //! Reads a job's output over the control socket to its end, across restarts of the node, and says how a job ended. It
 //! does not look into what it reads.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
@@ -10,13 +10,12 @@ use tokio::time::sleep;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
+use crate::cli::wait::{POLL, until};
 use crate::rpc::operation::{self, Answered, ById, OutputPart, Question};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{JobDetail, JobReport, OutputBegins};
 use crate::rpc::{Client, ControlConnection, Deadlines};
 
-/// Time between two attempts to reach a node, and between two questions for a job's end.
-const POLL: Duration = Duration::from_millis(500);
 const CHUNK: usize = 256 << 10;
 /// The code of a playbook that ran and failed; others are the runner's.
 const PLAYBOOK_CODES: std::ops::RangeInclusive<u8> = 1..=63;
@@ -137,13 +136,11 @@ pub(super) async fn cancel(context: &Context, id: JobId) -> Result<(), Failure> 
 /// There is none of that number, or the node stays away.
 pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Answered<JobDetail>, Failure> {
     let get = operation::get_job(ById { id });
-    loop {
+    until(POLL, async || {
         let job = ask(&context.client, context.output, &get).await?;
-        if is_final(&job.report.job) {
-            return Ok(job);
-        }
-        sleep(POLL).await;
-    }
+        Ok(Some(job).filter(|job| is_final(&job.report.job)))
+    })
+    .await
 }
 
 /// The exit code of a job that has ended.

@@ -6,7 +6,7 @@
 //! answer; `pack` collects the files from a directory and the flags, `tree` holds them, `transmit` writes them as
 //! ansible-runner transmit would, `submit` hands them over. No Ansible is needed here. Secrets and variables are files
 //! of the stream, and arguments of no process. What comes back: `follow` reads a job's output, `playbook` makes of it
-//! what ansible-playbook prints, `artifacts` keeps the files.
+//! what ansible-playbook prints, `artifacts` keeps the files, `report` says what people read of a job.
 
 mod ansible;
 mod artifacts;
@@ -16,6 +16,7 @@ mod follow;
 mod header;
 mod pack;
 mod playbook;
+mod report;
 mod run;
 mod secrets;
 mod settings;

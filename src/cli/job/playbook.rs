@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::artifacts::Artifacts;
-use super::verbs::more_hosts;
+use super::report::more_hosts;
 use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 use crate::cli::table;
@@ -69,9 +69,7 @@ pub(super) struct Playbook {
 impl Playbook {
     /// Before its first byte.
     pub(super) fn new(output: Output, artifacts: Option<Artifacts>) -> Self {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let has_colours = output.is_terminal() && !no_colour;
-        Self::coloured(if has_colours { Colours::Kept } else { Colours::Dropped }, artifacts)
+        Self::coloured(output.colours(), artifacts)
     }
 
     pub(super) fn coloured(colours: Colours, artifacts: Option<Artifacts>) -> Self {

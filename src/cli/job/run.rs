@@ -64,7 +64,7 @@ impl RunFlags {
         } else {
             output.bytes(rest.as_bytes()).await?;
             if exit != Exit::Success {
-                output.note(&ending(&job.report.job));
+                output.error(&ending(&job.report.job));
             }
         }
         Ok(exit)
@@ -119,7 +119,7 @@ async fn watch(
                 tokio::select! {
                     cancelled = cancel_and_say(context, id) => {
                         if let Err(error) = cancelled {
-                            context.output.note(&format!("meshctl: job {id} is not cancelled: {error}"));
+                            context.output.error(&format!("meshctl: job {id} is not cancelled: {error}"));
                         }
                     }
                     failure = interrupts.next() => return Err(left(context, id, failure)),

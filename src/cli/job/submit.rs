@@ -1,20 +1,17 @@
 //! Hands a stream to the controller, and waits until it is a job.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use super::follow::JobId;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::interrupted;
+use crate::cli::wait::POLL;
 use crate::cli::work::payload::Payload;
 use crate::cli::work::submit::{Unsent, not_accepted, send};
 use crate::rpc::Submitted;
 use crate::rpc::request::SubmitRequest;
 use crate::work::jobs::CONTROLLER;
-
-/// How often a unit is asked for its job, while the store is away.
-const POLL: Duration = Duration::from_millis(500);
 
 /// Submits a stream, and returns the job's number.
 ///
@@ -33,7 +30,7 @@ pub(super) async fn submit(
         ..SubmitRequest::default()
     };
     let unit = context.client.submit(request).await.map_err(not_accepted)?;
-    let submitted = match send(unit, payload).await {
+    let submitted = match send(unit, payload, context.output).await {
         Ok(submitted) => submitted,
         Err(Unsent::GivenUp(failure)) => return Err(failure),
         Err(Unsent::ByNode(error)) => return Err(not_accepted(error)),

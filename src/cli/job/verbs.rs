@@ -8,38 +8,18 @@ use tokio::io::AsyncReadExt;
 use super::flags::{Placing, RunFlags, label};
 use super::follow::{JobId, OutputOf, ending, exit_of, final_job, has_ended};
 use super::playbook::Playbook;
+use super::report::{HOSTS, JOBS, described, explanation, state};
 use super::submit::submit;
 use crate::cli::Context;
 use crate::cli::completion::{groups, instances, jobs};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::operation::{Columns, describe, given, is_for_people, print_as, print_each, rows};
-use crate::cli::table;
+use crate::cli::operation::{each, list, show};
+use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
 use crate::rpc::operation::{self, ById, EventFilter, JobFilter, Question, Rerun};
-use crate::rpc::report::controller::{Explained, HostReport, JobDetail, JobReport};
+use crate::rpc::report::controller::JobDetail;
 use crate::rpc::report::{JobKind, JobState};
 
-const COLUMNS: Columns<JobReport> = &[
-    ("ID", |one| one.id.to_string()),
-    ("NAME", |one| one.name.clone()),
-    ("KIND", |one| one.kind.to_string()),
-    ("STATE", |one| one.state.to_string()),
-    ("GROUP", |one| given(&one.instance_group)),
-    ("NODE", |one| given(&one.execution_node)),
-    ("IMPACT", |one| one.impact.to_string()),
-    ("CREATED", |one| one.created.clone()),
-    ("EXPLANATION", |one| one.explanation.clone()),
-];
-const HOSTS: Columns<HostReport> = &[
-    ("HOST", |one| one.host.clone()),
-    ("OK", |one| one.stats.ok.to_string()),
-    ("CHANGED", |one| one.stats.changed.to_string()),
-    ("UNREACHABLE", |one| one.stats.dark.to_string()),
-    ("FAILED", |one| one.stats.failures.to_string()),
-    ("SKIPPED", |one| one.stats.skipped.to_string()),
-    ("RESCUED", |one| one.stats.rescued.to_string()),
-    ("IGNORED", |one| one.stats.ignored.to_string()),
-];
 /// Bytes of events that are read at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -50,8 +30,8 @@ pub(in crate::cli) enum JobVerb {
     Run(Box<RunFlags>),
     /// Submit what ansible-runner transmit writes, with a header line before it or without
     Submit(Box<SubmitFlags>),
-    /// List jobs, newest first: a table on a terminal, else JSON
-    List(Filter),
+    /// List jobs, newest first
+    List(JobList),
     /// Show all that is known of a job
     Show(One),
     /// List what a job did on its hosts, those that failed or were not reached first
@@ -97,6 +77,8 @@ pub(in crate::cli) struct HostPage {
     /// At most that many
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
+    #[command(flatten)]
+    layout: Layout,
 }
 
 /// The numbers of jobs.
@@ -125,7 +107,7 @@ type HeaderObject = Map<String, Value>;
 
 /// Which jobs are listed.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Filter {
+pub(in crate::cli) struct JobList {
     /// Only those in this state
     #[arg(long, value_parser = job_state)]
     state: Vec<JobState>,
@@ -156,6 +138,8 @@ pub(in crate::cli) struct Filter {
     /// Only older ones than this job
     #[arg(long, value_name = "ID")]
     before: Option<JobId>,
+    #[command(flatten)]
+    layout: Layout,
 }
 
 /// Arguments of `meshctl job output`.
@@ -195,34 +179,46 @@ impl JobVerb {
         match self {
             Self::Run(flags) => flags.run(context).await,
             Self::Submit(flags) => flags.run(context).await,
-            Self::List(filter) => {
-                let list = operation::list_jobs(filter.operation());
-                print_as(context, list, |answer| rows("jobs", &answer.report.jobs, COLUMNS)).await
-            }
+            Self::List(list) => list.run(context).await,
             Self::Show(one) => {
-                print_as(context, operation::get_job(one.operation()), |job| {
-                    described(&job.report, &job.json)
-                })
+                let width = context.output.width();
+                show(context, operation::get_job(one.operation()), |job| described(job, width)).await
+            }
+            Self::Hosts(HostPage { one, from, limit, layout }) => {
+                let page = operation::HostPage { id: one.id, from, limit: Some(limit) };
+                list(
+                    context,
+                    operation::list_hosts(page),
+                    "hosts",
+                    |answer| answer.hosts.clone(),
+                    HOSTS,
+                    layout,
+                )
                 .await
             }
-            Self::Hosts(HostPage { one, from, limit }) => {
-                let page = operation::HostPage { id: one.id, from, limit: Some(limit) };
-                let hosts = operation::list_hosts(page);
-                print_as(context, hosts, |answer| rows("hosts", &answer.report.hosts, HOSTS)).await
-            }
-            Self::Explain(one) => {
-                let explain = operation::explain_job(one.operation());
-                print_as(context, explain, |answer| explanation(&answer.report)).await
-            }
+            Self::Explain(one) => show(context, operation::explain_job(one.operation()), explanation).await,
             Self::Output(flags) => flags.run(context).await,
             Self::Events(flags) => flags.run(context).await,
-            Self::Cancel(some) => print_each(context, some.each(operation::cancel_job)).await,
+            Self::Cancel(some) => {
+                let said =
+                    |id, one: &JobDetail| context.output.done(&format!("Job {id} {}", state(&one.job)));
+                each(context, some.each(operation::cancel_job), said).await
+            }
             Self::Rerun { some, failed_hosts } => {
-                let rerun = |id| operation::rerun_job(Rerun { id, failed_hosts });
-                print_each(context, some.ids.into_iter().map(rerun)).await
+                let rerun = |id| (id, operation::rerun_job(Rerun { id, failed_hosts }));
+                // The number alone is the result, as with `job run --detach`.
+                let said = |former, new: &JobDetail| {
+                    let id = new.job.id;
+                    context.output.note(&format!("Job {id} runs job {former} again"));
+                    context.output.line(&id.to_string())
+                };
+                each(context, some.ids.into_iter().map(rerun), said).await
             }
             Self::Wait(some) => some.wait(context).await,
-            Self::Delete(some) => print_each(context, some.each(operation::delete_job)).await,
+            Self::Delete(some) => {
+                let said = |id, _: &_| context.output.done(&format!("Job {id} deleted"));
+                each(context, some.each(operation::delete_job), said).await
+            }
         }
     }
 }
@@ -235,18 +231,17 @@ impl One {
 
 impl Several {
     /// The same for each of them.
-    fn each<A>(self, question: fn(ById) -> Question<A>) -> impl Iterator<Item = Question<A>> {
-        self.ids.into_iter().map(move |id| question(ById { id }))
+    fn each<A>(self, question: fn(ById) -> Question<A>) -> impl Iterator<Item = (JobId, Question<A>)> {
+        self.ids.into_iter().map(move |id| (id, question(ById { id })))
     }
 
     async fn wait(self, context: &Context) -> Result<Exit, Failure> {
         let mut exit = Exit::Success;
         for id in self.ids {
             let job = final_job(context, id).await?.report.job;
-            if is_for_people(context) {
-                context.output.line(&ending(&job))?;
-            } else {
-                context.output.value_line(&json!({"id": id, "state": job.state, "rc": job.rc}))?;
+            match context.output.json {
+                true => context.output.value_line(&json!({"id": id, "state": job.state, "rc": job.rc}))?,
+                false => context.output.line(&ending(&job))?,
             }
             exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);
         }
@@ -254,11 +249,12 @@ impl Several {
     }
 }
 
-impl Filter {
-    fn operation(self) -> JobFilter {
-        let Self { state, kind, name, group, node, label, since, until, limit, before } = self;
+impl JobList {
+    async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let Self { state, kind, name, group, node, label, since, until, limit, before, layout } = self;
         let (label, limit) = (label.into_iter().collect(), Some(limit));
-        JobFilter { state, kind, name, group, node, label, since, until, before, limit }
+        let filter = JobFilter { state, kind, name, group, node, label, since, until, before, limit };
+        list(context, operation::list_jobs(filter), "jobs", |page| page.jobs.clone(), JOBS, layout).await
     }
 }
 
@@ -325,58 +321,6 @@ impl EventFlags {
     }
 }
 
-/// All that is known of a job, for people: the counters of its hosts are a table, which may be the beginning of one.
-fn described(detail: &JobDetail, all: &Value) -> String {
-    let mut shown = all.clone();
-    if let Value::Object(fields) = &mut shown {
-        fields.retain(|key, _| !key.starts_with("host_"));
-    }
-    let hosts =
-        detail.host_stats.iter().map(|(host, stats)| HostReport { stats: *stats, host: host.clone() });
-    let hosts: Vec<_> = hosts.collect();
-    let table = Some(&hosts).filter(|hosts| !hosts.is_empty()).map(|hosts| rows("hosts", hosts, HOSTS));
-    let table = table.map(|table| format!("\n\nhosts:\n{table}")).unwrap_or_default();
-    let more = more_hosts(detail).map(|more| format!("\n{more}")).unwrap_or_default();
-    format!("{}{table}{more}", describe(&shown))
-}
-
-/// That a job has more hosts than the ones which are shown with it, and how to see them.
-pub(super) fn more_hosts(detail: &JobDetail) -> Option<String> {
-    let (counts, id) = (detail.host_counts.as_ref()?, detail.job.id);
-    let shown = detail.host_stats.len() as u64;
-    let (more, kept) = (counts.hosts.saturating_sub(shown), counts.kept.saturating_sub(shown));
-    let list = match kept {
-        0 => "none of them is kept".to_owned(),
-        _ if kept < more => format!("{kept} of them are kept: meshctl job hosts {id} --from {shown}"),
-        _ => format!("meshctl job hosts {id} --from {shown}"),
-    };
-    let (failed, unreachable) = (counts.failed, counts.unreachable);
-    (more > 0)
-        .then(|| format!("and {more} more hosts ({failed} failed, {unreachable} unreachable in all): {list}"))
-}
-
-/// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.
-fn explanation(explained: &Explained) -> String {
-    let Explained { id, state, summary, checks, groups } = explained;
-    let mut lines = vec![format!("Job {id} is {state}: {summary}")];
-    let failed = checks.iter().filter(|check| !check.ok);
-    lines.extend(failed.map(|check| format!("  {}: {}", check.check, check.detail)));
-    let fits = |ok: bool, why: &Option<String>| if ok { "fits".to_owned() } else { given(why) };
-    let mut rows = Vec::new();
-    for group in groups {
-        let (none, why) = (String::new(), fits(group.ok, &group.why));
-        rows.push([group.name.clone(), none.clone(), why, none.clone(), none]);
-        rows.extend(group.instances.iter().map(|one| {
-            let (needs, remaining) = (one.needs.to_string(), one.remaining.to_string());
-            [group.name.clone(), one.name.clone(), fits(one.ok, &one.why), needs, remaining]
-        }));
-    }
-    if !rows.is_empty() {
-        lines.push(table::render(["GROUP", "INSTANCE", "WHY", "NEEDS", "REMAINING"], rows));
-    }
-    lines.join("\n")
-}
-
 fn job_state(name: &str) -> Result<JobState, String> {
     named(&JobState::ALL, JobState::name, name)
 }
@@ -392,43 +336,4 @@ fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Resu
 
 fn object(text: &str) -> Result<HeaderObject, String> {
     serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rpc::report;
-
-    #[test]
-    fn a_job_with_many_hosts_says_how_many_more_there_are() {
-        let counts = json!({"ok": 1, "changed": 0, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
-        let shown = |job: Value| described(&report::read(&job).unwrap(), &job);
-        let of = |hosts: u64, kept: u64| {
-            let all = json!({"hosts": hosts, "failed": 1, "unreachable": 0, "kept": kept});
-            shown(json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
-        };
-        let one = of(1, 1);
-        assert!(one.starts_with("id     7\nstate  failed\n\nhosts:\nHOST"), "{one}");
-        assert!(one.ends_with("\nweb   1   0        0            1       0        0        0"), "{one}");
-        let more = "\nand 4 more hosts (1 failed, 0 unreachable in all): meshctl job hosts 7 --from 1";
-        assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
-        assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
-        assert_eq!(shown(json!({"id": 7, "host_stats": {}, "host_counts": null})), "id  7");
-    }
-
-    #[test]
-    fn an_explanation_names_what_holds_a_job_up() {
-        let explained = json!({"id": 42, "state": "pending", "summary": "waiting for capacity in east",
-            "checks": [{"check": "dependencies", "ok": true, "detail": ""},
-                {"check": "paused", "ok": false, "detail": "resume it"}],
-            "groups": [{"name": "east", "level": "template", "ok": false, "why": "capacity", "instances":
-                [{"name": "e1", "ok": false, "why": "capacity", "needs": 21, "remaining": 9}]}]});
-        let expected = "\
-Job 42 is pending: waiting for capacity in east
-  paused: resume it
-GROUP  INSTANCE  WHY       NEEDS  REMAINING
-east             capacity
-east   e1        capacity  21     9";
-        assert_eq!(explanation(&report::read(&explained).unwrap()), expected);
-    }
 }

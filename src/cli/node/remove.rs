@@ -1,7 +1,5 @@
 //! `meshctl node remove`: a node's certificates are taken back, its jobs end or are given up, and nobody dials it.
 
-use std::time::Duration;
-
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
@@ -11,12 +9,11 @@ use super::take_over;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
+use crate::cli::table::count;
+use crate::cli::wait::{POLL, until};
 use crate::join::JoinError;
 use crate::join::admit::exclude;
 use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
-
-/// How often a node that drains is asked for its jobs.
-const POLL: Duration = Duration::from_millis(500);
 
 /// Arguments of `meshctl node remove`.
 #[derive(Debug, Args)]
@@ -88,16 +85,17 @@ async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failu
         Err(error) if is_absent(&error) => return Ok(()),
         removed => drop(removed?),
     }
-    loop {
+    until(POLL, async || {
         let instance = match get.ask(&context.client).await {
-            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) if is_absent(&error) => return Ok(Some(())),
             instance => instance?.report,
         };
         if !std::mem::replace(&mut said, true) {
-            context.output.note(&format!("{node} has jobs to end: {}", instance.jobs_running));
+            context.output.note(&format!("{node} has {} to end", count(instance.jobs_running, "job")));
         }
-        tokio::time::sleep(POLL).await;
-    }
+        Ok(None)
+    })
+    .await
 }
 
 fn is_absent(error: &OperationError) -> bool {

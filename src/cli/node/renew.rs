@@ -13,13 +13,11 @@ use serde_json::json;
 use super::add::Places;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
-use crate::duration;
+use crate::cli::times::length;
 use crate::join::JoinError;
 use crate::join::admit::{pack, renew_own};
 use crate::join::authority::Authority;
 use crate::join::record::Record;
-
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Arguments of `meshctl node renew`.
 #[derive(Debug, Args)]
@@ -28,7 +26,7 @@ pub(in crate::cli) struct Renew {
     #[arg(required_unless_present = "expiring")]
     node: Option<String>,
     /// All nodes whose certificates end within this time, as in 60d
-    #[arg(long, value_name = "TIME", value_parser = days, conflicts_with = "node", requires = "out")]
+    #[arg(long, value_name = "TIME", value_parser = length, conflicts_with = "node", requires = "out")]
     expiring: Option<Duration>,
     /// File for the bundle [default: NAME.tar]; with --expiring a directory for all of them
     #[arg(long, value_name = "PATH")]
@@ -107,13 +105,4 @@ fn print(renewed: &[Renewed], output: Output) -> Result<Exit, Failure> {
         output.line("No certificate ends that soon.")?;
     }
     Ok(Exit::Success)
-}
-
-/// A duration, in days or as everywhere else.
-fn days(text: &str) -> Result<Duration, String> {
-    let number = text.strip_suffix('d').and_then(|number| number.parse::<u32>().ok());
-    match number {
-        Some(number) => Ok(DAY * number),
-        None => duration::parse(text).map_err(|_| format!("{text:?} is no time such as 60d or 12h")),
-    }
 }

@@ -2,12 +2,32 @@
 
 use std::time::Duration;
 
+use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::{Context, table};
+use crate::cli::table::{Column, Layout, above_zero, always, size, telling, wide};
 use crate::rpc::report::node::{LinkReport, Section};
 use crate::rpc::request::Request;
 
-pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
+const COLUMNS: &[Column<LinkReport>] = &[
+    always("NODE", |link, _| link.node_id.clone()),
+    always("LINK", |link, _| format!("{} {}", link.transport, link.address)),
+    always("RTT", |link, _| {
+        link.rtt.map_or_else(String::new, |ns| format!("{:.2?}", Duration::from_nanos(ns)))
+    }),
+    always("IN", |link, _| size(link.bytes_in)),
+    always("OUT", |link, _| size(link.bytes_out)),
+    telling("LOSS", |link, _| format!("{:.0} %", link.probe_loss * 100.0)),
+    telling("COST", |link, _| link.cost.map_or_else(String::new, |cost| cost.get().to_string())),
+    telling("QUEUED", |link, _| size(link.queued_bytes)),
+    telling("DROPPED", |link, _| above_zero(link.dropped)),
+    wide("IN FLIGHT", |link, _| link.in_flight.map_or_else(String::new, size)),
+    wide("PACKETS IN", |link, _| link.packets_in.to_string()),
+    wide("PACKETS OUT", |link, _| link.packets_out.to_string()),
+    wide("TOLD", |link, _| (link.told.updates + link.told.advertisements).to_string()),
+    wide("BAD", |link, _| (link.told.refused + link.told.malformed).to_string()),
+];
+
+pub(super) async fn run(context: &Context, layout: Layout) -> Result<Exit, Failure> {
     let fields = [Section::Links, Section::Counters].map(|section| section.to_string()).to_vec();
     let answer = context.client.command(&Request::Status { fields: Some(fields) }).await?;
     let Some(links) = super::read(&answer)?.links else {
@@ -15,46 +35,10 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     };
     if context.output.json {
         context.output.value(&answer)?;
-        return Ok(Exit::Success);
+    } else {
+        context.output.list("links", &links, COLUMNS, layout)?;
     }
-    context.output.line(&render(&links))?;
     Ok(Exit::Success)
-}
-
-fn render(links: &[LinkReport]) -> String {
-    let rows = links.iter().map(|link| {
-        [
-            link.node_id.clone(),
-            format!("{} {}", link.transport, link.address),
-            link.cost.map_or_else(|| "-".to_owned(), |cost| cost.get().to_string()),
-            link.rtt.map_or_else(|| "-".to_owned(), |ns| format!("{:.2?}", Duration::from_nanos(ns))),
-            format!("{:.0} %", link.probe_loss * 100.0),
-            table::size(link.queued_bytes),
-            link.in_flight.map_or_else(|| "-".to_owned(), table::size),
-            link.dropped.to_string(),
-            format!("{} ({})", table::size(link.bytes_in), link.packets_in),
-            format!("{} ({})", table::size(link.bytes_out), link.packets_out),
-            (link.told.updates + link.told.advertisements).to_string(),
-            (link.told.refused + link.told.malformed).to_string(),
-        ]
-    });
-    table::render(
-        [
-            "NODE",
-            "LINK",
-            "COST",
-            "RTT",
-            "LOSS",
-            "QUEUED",
-            "IN FLIGHT",
-            "DROPPED",
-            "IN (PACKETS)",
-            "OUT (PACKETS)",
-            "TOLD",
-            "BAD",
-        ],
-        rows,
-    )
 }
 
 #[cfg(test)]
@@ -62,7 +46,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::table;
     use crate::rpc::report;
+    use jiff::Timestamp;
 
     #[test]
     fn links_are_laid_out_and_what_is_missing_is_shown_as_nothing() {
@@ -73,26 +59,11 @@ mod tests {
              "Told": {"Updates": 5, "Advertisements": 2, "Malformed": 3, "Refused": 1}},
             {"NodeID": "old", "RTT": null}]))
         .unwrap();
-        let text = render(&links);
-        let rows: Vec<Vec<&str>> = text
-            .lines()
-            .map(|line| line.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect())
-            .collect();
-        let hop = [
-            "hop",
-            "tcp 10.0.0.1:27199",
-            "1.5",
-            "1.23ms",
-            "25 %",
-            "2.0 KiB",
-            "4.0 KiB",
-            "7",
-            "999 B (10)",
-            "1.0 MiB (11)",
-            "7",
-            "4",
-        ];
-        assert_eq!(rows[1], hop);
-        assert_eq!(rows[2][3], "0 %", "{text}");
+        let text = table::list(&links, COLUMNS, Layout::default(), 100, Timestamp::now());
+        let expected = "\
+NODE  LINK                RTT     IN     OUT      LOSS  COST  QUEUED   DROPPED
+hop   tcp 10.0.0.1:27199  1.23ms  999 B  1.0 MiB  25 %  1.5   2.0 KiB  7
+old                               0 B    0 B      0 %         0 B";
+        assert_eq!(text, expected);
     }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     Context,
     exit::{Exit, Failure},
+    table::Layout,
 };
 use crate::rpc::CallError;
 use crate::rpc::report::{self, node::NodeReport};
@@ -22,18 +23,21 @@ pub(super) struct StatusArgs {
     /// Show each link to a neighbour with its round trip, queue and traffic instead
     #[arg(long)]
     links: bool,
+    #[command(flatten)]
+    layout: Layout,
 }
 
 impl StatusArgs {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         if self.links {
-            return links::run(context).await;
+            return links::run(context, self.layout).await;
         }
         let answer = context.client.command(&Request::Status { fields: None }).await?;
         if context.output.json {
             context.output.value(&answer)?;
         } else {
-            context.output.line(&render(&read(&answer)?, Timestamp::now()))?;
+            let (socket, width) = (context.client.address(), context.output.width());
+            context.output.line(&render(&read(&answer)?, &socket, width, Timestamp::now()))?;
         }
         Ok(Exit::Success)
     }

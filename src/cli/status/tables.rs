@@ -4,92 +4,143 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::cli::table;
+use crate::cli::table::{self, count};
+use crate::cli::times;
 use crate::rpc::report::node::NodeReport;
 use crate::wire::{Advertisement, ConnType, Cost};
 
-/// The whole report; sections without rows are left out.
-pub(crate) fn render(report: &NodeReport, now: Timestamp) -> String {
+const INDENT: &str = "  ";
+
+/// The whole report, in lines of this width; sections without rows are left out.
+pub(crate) fn render(report: &NodeReport, socket: &str, width: usize, now: Timestamp) -> String {
+    let page = Page { report, width, now };
     let sections = [
-        header(report),
-        certificates(report, now),
-        connections(report),
-        known_nodes(report),
-        routes(report),
-        services(report, now),
-        work_types(report),
-        extra(report),
+        Some(page.header(socket)),
+        page.certificates(),
+        page.connections(),
+        page.known_nodes(),
+        page.routes(),
+        page.services(),
+        page.work_types(),
+        page.extra(),
     ];
     sections.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-fn header(report: &NodeReport) -> Option<String> {
-    Some(format!(
-        "Node      {}\nVersion   {}\nMachine   {} CPUs, {} MiB memory\nMesh      {} nodes reachable, {} neighbours",
-        report.node_id.as_deref().unwrap_or_default(),
-        report.version.as_deref().unwrap_or_default(),
-        report.cpus.unwrap_or_default(),
-        report.memory_mib.unwrap_or_default(),
-        report.routing_table.as_ref().map_or(0, BTreeMap::len),
-        report.connections.as_ref().map_or(0, Vec::len)
-    ))
+struct Page<'a> {
+    report: &'a NodeReport,
+    width: usize,
+    now: Timestamp,
 }
 
-fn certificates(report: &NodeReport, now: Timestamp) -> Option<String> {
-    let rows = report.certificates_ending.iter().flatten().map(|one| {
-        let left = one.not_after.duration_since(now);
-        let days = if left.is_negative() { "EXPIRED".to_owned() } else { (left.as_hours() / 24).to_string() };
-        [one.file.display().to_string(), one.not_after.to_string(), days]
-    });
-    section("Certificates to renew", ["FILE", "ENDS", "DAYS LEFT"], rows.collect())
-}
+impl Page<'_> {
+    fn header(&self, socket: &str) -> String {
+        let report = self.report;
+        let memory = report.memory_mib.unwrap_or_default().saturating_mul(1 << 20);
+        let neighbours = report.connections.as_ref().map_or(0, Vec::len);
+        [
+            format!("Node      {}", report.node_id.as_deref().unwrap_or_default()),
+            format!("Socket    {socket}"),
+            format!("Version   {}", report.version.as_deref().unwrap_or_default()),
+            format!(
+                "Machine   {}, {} memory",
+                count(report.cpus.unwrap_or_default(), "CPU"),
+                table::size(memory)
+            ),
+            format!(
+                "Mesh      {} reachable, {}",
+                count(report.routing_table.as_ref().map_or(0, BTreeMap::len), "node"),
+                count(neighbours, "neighbour")
+            ),
+        ]
+        .join("\n")
+    }
 
-fn section<const N: usize>(title: &str, headings: [&str; N], rows: Vec<[String; N]>) -> Option<String> {
-    (!rows.is_empty()).then(|| format!("{title}\n{}", indented(&table::render(headings, rows))))
+    fn certificates(&self) -> Option<String> {
+        let rows = self.report.certificates_ending.iter().flatten().map(|one| {
+            let left = one.not_after.duration_since(self.now);
+            let days =
+                if left.is_negative() { "EXPIRED".to_owned() } else { (left.as_hours() / 24).to_string() };
+            [one.file.display().to_string(), one.not_after.to_string(), days]
+        });
+        self.section("Certificates to renew", ["FILE", "ENDS", "DAYS LEFT"], rows.collect())
+    }
+
+    fn section<const N: usize>(
+        &self,
+        title: &str,
+        headings: [&str; N],
+        rows: Vec<[String; N]>,
+    ) -> Option<String> {
+        let rows = Some(rows).filter(|rows| !rows.is_empty())?;
+        let table = table::wrapped(headings, rows, self.width - INDENT.len());
+        Some(format!("{title}\n{}", indented(&table)))
+    }
+
+    fn connections(&self) -> Option<String> {
+        let links = self.report.connections.iter().flatten();
+        let rows = links.map(|link| [link.node_id.clone(), link.cost.get().to_string()]);
+        self.section("Connections", ["NODE", "COST"], rows.collect())
+    }
+
+    fn known_nodes(&self) -> Option<String> {
+        let links = |costs: &BTreeMap<String, Cost>| {
+            costs.iter().map(|(node, cost)| format!("{node}: {}", cost.get())).collect::<Vec<_>>().join(", ")
+        };
+        let nodes = self.report.known_connection_costs.iter().flatten();
+        let rows = nodes.map(|(node, costs)| [node.clone(), links(costs)]);
+        self.section("Known nodes", ["NODE", "CONNECTED TO"], rows.collect())
+    }
+
+    fn routes(&self) -> Option<String> {
+        let rows = self.report.routing_table.iter().flatten().map(|(node, via)| [node.clone(), via.clone()]);
+        self.section("Routes", ["NODE", "VIA"], rows.collect())
+    }
+
+    fn services(&self) -> Option<String> {
+        let mut services: Vec<&Advertisement> = self.all().collect();
+        services.sort_by(|a, b| (&a.node_id, &a.service).cmp(&(&b.node_id, &b.service)));
+        let rows = services.into_iter().map(|service| {
+            [
+                service.node_id.to_string(),
+                service.service.to_string(),
+                connection_type(service.conn_type),
+                age(service.time, self.now),
+                tags(service.tags.as_ref()),
+            ]
+        });
+        self.section("Services", ["NODE", "SERVICE", "TYPE", "AGE", "TAGS"], rows.collect())
+    }
+
+    /// Every service that is offered.
+    fn all(&self) -> impl Iterator<Item = &Advertisement> {
+        self.report.advertisements.iter().flatten().map(|service| &**service)
+    }
+
+    fn work_types(&self) -> Option<String> {
+        let mut nodes: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
+        for service in self.all() {
+            for work in service.work_commands.iter().flatten() {
+                let names = &mut nodes.entry(service.node_id.as_str()).or_default()[usize::from(work.secure)];
+                if !names.contains(&work.work_type.as_str()) {
+                    names.push(&work.work_type);
+                }
+            }
+        }
+        let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(", ") };
+        let rows =
+            nodes.into_iter().map(|(node, [open, signed])| [node.to_owned(), list(open), list(signed)]);
+        self.section("Work types", ["NODE", "OPEN", "SIGNED ONLY"], rows.collect())
+    }
+
+    fn extra(&self) -> Option<String> {
+        let rows = self.report.extra.iter().map(|(key, value)| [key.clone(), value.to_string()]);
+        self.section("Also reported", ["KEY", "VALUE"], rows.collect())
+    }
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
-}
-
-fn connections(report: &NodeReport) -> Option<String> {
-    let links = report.connections.iter().flatten();
-    let rows = links.map(|link| [link.node_id.clone(), link.cost.get().to_string()]);
-    section("Connections", ["NODE", "COST"], rows.collect())
-}
-
-fn known_nodes(report: &NodeReport) -> Option<String> {
-    let links = |costs: &BTreeMap<String, Cost>| {
-        costs.iter().map(|(node, cost)| format!("{node}: {}", cost.get())).collect::<Vec<_>>().join(", ")
-    };
-    let nodes = report.known_connection_costs.iter().flatten();
-    let rows = nodes.map(|(node, costs)| [node.clone(), links(costs)]);
-    section("Known nodes", ["NODE", "CONNECTED TO"], rows.collect())
-}
-
-fn routes(report: &NodeReport) -> Option<String> {
-    let rows = report.routing_table.iter().flatten().map(|(node, via)| [node.clone(), via.clone()]);
-    section("Routes", ["NODE", "VIA"], rows.collect())
-}
-
-fn services(report: &NodeReport, now: Timestamp) -> Option<String> {
-    let mut services: Vec<&Advertisement> = all(report).collect();
-    services.sort_by(|a, b| (&a.node_id, &a.service).cmp(&(&b.node_id, &b.service)));
-    let rows = services.into_iter().map(|service| {
-        [
-            service.node_id.to_string(),
-            service.service.to_string(),
-            connection_type(service.conn_type),
-            age(service.time, now),
-            tags(service.tags.as_ref()),
-        ]
-    });
-    section("Services", ["NODE", "SERVICE", "TYPE", "AGE", "TAGS"], rows.collect())
-}
-
-/// Every service that is offered.
-fn all(report: &NodeReport) -> impl Iterator<Item = &Advertisement> {
-    report.advertisements.iter().flatten().map(|service| &**service)
+    text.lines().map(|line| format!("{INDENT}{line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn connection_type(conn_type: ConnType) -> String {
@@ -108,32 +159,10 @@ fn tags(tags: Option<&BTreeMap<String, String>>) -> String {
 
 /// Advertisements carry their sender's clock: one that is ahead is worth knowing, as it outlives its service.
 fn age(time: Timestamp, now: Timestamp) -> String {
-    let seconds = now.as_second().saturating_sub(time.as_second());
-    match u64::try_from(seconds) {
-        Ok(seconds) => table::age(seconds),
-        Err(_) if seconds >= -2 => table::age(0),
-        Err(_) => format!("clock {} ahead", table::age(seconds.unsigned_abs())),
+    match times::since(time, now) {
+        seconds @ 0.. => times::span(seconds.unsigned_abs()),
+        seconds => format!("clock {} ahead", times::span(seconds.unsigned_abs())),
     }
-}
-
-fn work_types(report: &NodeReport) -> Option<String> {
-    let mut nodes: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
-    for service in all(report) {
-        for work in service.work_commands.iter().flatten() {
-            let names = &mut nodes.entry(service.node_id.as_str()).or_default()[usize::from(work.secure)];
-            if !names.contains(&work.work_type.as_str()) {
-                names.push(&work.work_type);
-            }
-        }
-    }
-    let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(", ") };
-    let rows = nodes.into_iter().map(|(node, [open, signed])| [node.to_owned(), list(open), list(signed)]);
-    section("Work types", ["NODE", "OPEN", "SIGNED ONLY"], rows.collect())
-}
-
-fn extra(report: &NodeReport) -> Option<String> {
-    let rows = report.extra.iter().map(|(key, value)| [key.clone(), value.to_string()]);
-    section("Also reported", ["KEY", "VALUE"], rows.collect())
 }
 
 #[cfg(test)]
@@ -146,7 +175,7 @@ mod tests {
     const NOW: &str = "2026-01-01T00:01:05Z";
 
     fn rendered(answer: Value) -> String {
-        render(&report::read(&answer).unwrap(), NOW.parse().unwrap())
+        render(&report::read(&answer).unwrap(), "unix:/s", 80, NOW.parse().unwrap())
     }
 
     #[test]
@@ -165,9 +194,10 @@ mod tests {
             "Uptime": "5m"}));
         let expected = "\
 Node      control
+Socket    unix:/s
 Version   1.2
-Machine   2 CPUs, 3900 MiB memory
-Mesh      2 nodes reachable, 1 neighbours
+Machine   2 CPUs, 3.8 GiB memory
+Mesh      2 nodes reachable, 1 neighbour
 
 Connections
   NODE  COST
@@ -203,7 +233,7 @@ Also reported
         let text = rendered(json!({"NodeID": "a", "CertificatesEnding": [
             {"File": "/a.crt", "NotAfter": "2026-01-11T00:02:00Z"}, {"File": "/b.crt", "NotAfter": "2025-12-31T00:00:00Z"}]}));
         let rows: Vec<_> =
-            text.lines().skip(5).map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+            text.lines().skip(6).map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
         assert_eq!(rows[2], ["/a.crt", "2026-01-11T00:02:00Z", "10"], "{text}");
         assert_eq!(rows[3], ["/b.crt", "2025-12-31T00:00:00Z", "EXPIRED"], "{text}");
     }
@@ -212,6 +242,6 @@ Also reported
     fn a_lonely_node_that_says_null_has_no_empty_tables() {
         let text = rendered(json!({"NodeID": "a", "Version": "1", "Connections": null, "RoutingTable": {},
             "Advertisements": null, "KnownConnectionCosts": null}));
-        assert_eq!(text.lines().count(), 4, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
     }
 }

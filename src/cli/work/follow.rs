@@ -63,7 +63,7 @@ fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) 
     }
     if !context.output.json {
         let state = report.state.name().to_lowercase();
-        context.output.note(&format!("meshctl: unit {unit} {state}: {}", report.detail));
+        context.output.error(&format!("meshctl: unit {unit} {state}: {}", report.detail));
     }
     Exit::Failed
 }

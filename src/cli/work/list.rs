@@ -8,15 +8,13 @@ use super::{follow::of_unit, units};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
+    table::Layout,
 };
 use crate::rpc::request::{Request, WorkRequest};
 
 /// Arguments of `meshctl work list`.
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Print unit IDs only
-    #[arg(long, short)]
-    quiet: bool,
     /// Node whose units to list [default: the local one]
     #[arg(long)]
     node: Option<String>,
@@ -26,22 +24,22 @@ pub(crate) struct List {
     /// TLS profile of the local node for its connection to the other one
     #[arg(long, value_name = "NAME")]
     tls_client: Option<String>,
+    #[command(flatten)]
+    layout: Layout,
 }
 
 impl List {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let answer = self.ask(context).await?;
         let output = context.output;
-        if self.quiet && !output.json {
-            for id in units::ids(&answer) {
-                output.line(&id)?;
-            }
-        } else if self.quiet {
+        if output.json && output.quiet {
             output.value(&json!(units::ids(&answer)))?;
+        } else if output.quiet {
+            units::ids(&answer).iter().try_for_each(|id| output.line(id))?;
         } else if output.json || !output.is_terminal() {
             output.value(&answer)?;
         } else {
-            output.line(&units::table(&answer)?)?;
+            output.list("units", &units::read(&answer)?, units::COLUMNS, self.layout)?;
         }
         Ok(Exit::Success)
     }

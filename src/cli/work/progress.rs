@@ -7,6 +7,8 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::cli::output::Output;
+
 /// Payloads up to this size are gone before a bar could be read.
 const LARGE: u64 = 4 << 20;
 const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
@@ -17,8 +19,8 @@ pub(super) struct Progress(Option<ProgressBar>);
 
 impl Progress {
     /// A bar for a payload of known size, a spinner for one of unknown size.
-    pub(super) fn new(size: Option<u64>) -> Self {
-        if !io::stderr().is_terminal() || size.is_some_and(|size| size < LARGE) {
+    pub(super) fn new(size: Option<u64>, output: Output) -> Self {
+        if output.quiet || !io::stderr().is_terminal() || size.is_some_and(|size| size < LARGE) {
             return Self(None);
         }
         let (bar, template) = match size {

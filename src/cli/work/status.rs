@@ -7,6 +7,7 @@ use super::{follow::of_unit, units};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
+    table::Layout,
 };
 use crate::rpc::CallError;
 use crate::rpc::request::{Request, WorkRequest};
@@ -17,6 +18,8 @@ pub(crate) struct StatusArgs {
     /// Unit IDs
     #[arg(required = true)]
     unit_ids: Vec<String>,
+    #[command(flatten)]
+    layout: Layout,
 }
 
 impl StatusArgs {
@@ -40,7 +43,7 @@ impl StatusArgs {
         if context.output.json {
             context.output.value(&answers)?;
         } else if answers != Value::Object(Map::new()) {
-            context.output.line(&units::table(&answers)?)?;
+            context.output.list("units", &units::read(&answers)?, units::COLUMNS, self.layout)?;
         }
         Ok(exit)
     }

@@ -10,7 +10,7 @@ use super::{follow, params, payload::Payload, progress::Progress, units};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
-    output::interrupted,
+    output::{Output, interrupted},
 };
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, PendingUnit, Submitted};
@@ -63,7 +63,7 @@ impl Submit {
         request.payload_length = payload.size;
         let submission = context.client.submit(request).await.map_err(not_accepted)?;
         let unit = submission.unit().to_owned();
-        let submitted = match send(submission, payload).await {
+        let submitted = match send(submission, payload, context.output).await {
             Ok(submitted) => submitted,
             Err(Unsent::GivenUp(failure)) => return Err(failure),
             Err(Unsent::ByNode(error)) => return Err(unaccepted(context, &unit, rm, error).await),
@@ -140,8 +140,12 @@ pub(in crate::cli) enum Unsent {
 ///
 /// # Errors
 /// [`Unsent`]
-pub(in crate::cli) async fn send(mut submission: PendingUnit, payload: Payload) -> Result<Submitted, Unsent> {
-    let progress = Progress::new(payload.size);
+pub(in crate::cli) async fn send(
+    mut submission: PendingUnit,
+    payload: Payload,
+    output: Output,
+) -> Result<Submitted, Unsent> {
+    let progress = Progress::new(payload.size, output);
     let sent = {
         let mut stop = pin!(interrupted());
         tokio::select! {

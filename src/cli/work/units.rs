@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
-    table,
+    table::{Column, always, size, telling},
 };
 use crate::rpc::request::WorkRequest;
 use crate::rpc::{CallError, Client, UnitReport};
@@ -17,31 +17,25 @@ pub(crate) fn ids(answer: &Value) -> Vec<String> {
     ids
 }
 
-/// Units by ID as a table.
+/// A unit with its ID.
+pub(crate) type ListedUnit = (String, UnitReport);
+
+pub(crate) const COLUMNS: &[Column<ListedUnit>] = &[
+    always("UNIT", |(id, _), _| id.clone()),
+    always("STATE", |(_, one), _| one.state.name().to_owned()),
+    always("TYPE", |(_, one), _| one.remote().map_or(&*one.work_type, |(_, remote)| remote).to_owned()),
+    telling("NODE", |(_, one), _| one.remote().map_or("", |(node, _)| node).to_owned()),
+    always("OUTPUT", |(_, one), _| size(one.stdout_size)),
+    // It may be several lines of a runner's last words.
+    always("DETAIL", |(_, one), _| one.detail.clone()),
+];
+
+/// The units of an answer.
 ///
 /// # Errors
 /// [`CallError::Protocol`] if a status is none.
-pub(crate) fn table(answer: &Value) -> Result<String, CallError> {
-    let mut rows = Vec::new();
-    for id in ids(answer) {
-        let report = UnitReport::from_answer(&answer[&id])?;
-        let (node, work_type) = report.remote().unwrap_or(("-", &report.work_type));
-        let (node, work_type) = (node.to_owned(), work_type.to_owned());
-        // A detail may be several lines of a runner's last words; a table has room for the first.
-        let detail = report.detail.lines().next().unwrap_or_default().to_owned();
-        rows.push([
-            id,
-            report.state.name().to_owned(),
-            work_type,
-            node,
-            table::size(report.stdout_size),
-            detail,
-        ]);
-    }
-    if rows.is_empty() {
-        return Ok("No units.".to_owned());
-    }
-    Ok(table::render(["UNIT", "STATE", "TYPE", "NODE", "OUTPUT", "DETAIL"], rows))
+pub(crate) fn read(answer: &Value) -> Result<Vec<ListedUnit>, CallError> {
+    ids(answer).into_iter().map(|id| Ok((id.clone(), UnitReport::from_answer(&answer[&id])?))).collect()
 }
 
 /// Asks for a unit's end and returns what the node says it did, such as `released` or `cancel pending`.
@@ -88,7 +82,7 @@ impl Outcomes {
                 Ok(done) if context.output.json => drop(members.insert(unit, json!(done))),
                 Ok(done) => context.output.line(&format!("{unit}: {done}"))?,
                 Err(error) => {
-                    context.output.note(&format!("meshctl: {unit}: {error}"));
+                    context.output.error(&format!("meshctl: {unit}: {error}"));
                     members.insert(unit, json!({"error": error.to_string()}));
                     exit = Failure::from(error).exit;
                 }
@@ -104,6 +98,8 @@ impl Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::table::{self, Layout};
+    use jiff::Timestamp;
 
     #[test]
     fn units_are_a_table() {
@@ -111,11 +107,11 @@ mod tests {
             "bbbb": {"State": 3, "Detail": "exit status 2\nmore", "StdoutSize": 2048, "WorkType": "remote",
                 "ExtraData": {"RemoteNode": "execution", "RemoteWorkType": "sh"}},
             "aaaa": {"State": 1, "Detail": "Running: PID 7", "StdoutSize": 0, "WorkType": "sh", "ExtraData": null}});
+        let units = read(&answer).unwrap();
         let expected = "\
 UNIT  STATE    TYPE  NODE       OUTPUT   DETAIL
-aaaa  Running  sh    -          0 B      Running: PID 7
+aaaa  Running  sh               0 B      Running: PID 7
 bbbb  Failed   sh    execution  2.0 KiB  exit status 2";
-        assert_eq!(table(&answer).unwrap(), expected);
-        assert_eq!(table(&json!({})).unwrap(), "No units.");
+        assert_eq!(table::list(&units, COLUMNS, Layout::default(), 80, Timestamp::now()), expected);
     }
 }

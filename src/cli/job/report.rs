@@ -1,0 +1,182 @@
+//! What people read of jobs: the columns of their lists, all of one, and why one waits.
+
+use jiff::Timestamp;
+
+use crate::cli::table::{
+    self, Column, Layout, above_zero, alone, always, given, of_lists, said, size, telling, wide,
+};
+use crate::cli::times::{ago, at, span};
+use crate::rpc::report::JobState;
+use crate::rpc::report::controller::{AttemptReport, Explained, HostReport, JobDetail, JobReport};
+
+pub(super) const JOBS: &[Column<JobReport>] = &[
+    always("ID", |job, _| job.id.to_string()),
+    always("NAME", |job, _| job.name.clone()),
+    always("STATE", |job, _| state(job)),
+    of_lists(said("WHY", |job, _| why(job).to_owned())),
+    telling("NODE", |job, _| given(&job.execution_node)),
+    of_lists(always("AGE", |job, now| ago(&job.created, now))),
+    telling("TOOK", |job, _| job.elapsed.map_or_else(String::new, |seconds| span(seconds.round() as u64))),
+    telling("GROUP", |job, _| given(&job.instance_group)),
+    telling("KIND", |job, _| job.kind.to_string()),
+    telling("BY", |job, _| job.launched_by.clone()),
+    wide("LABELS", |job, _| {
+        job.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+    }),
+    wide("IMPACT", |job, _| job.impact.to_string()),
+    wide("FORKS", |job, _| above_zero(job.forks)),
+    wide("HOSTS", |job, _| job.hosts.map_or_else(String::new, |hosts| hosts.to_string())),
+    wide("PRIORITY", |job, _| job.priority.to_string()),
+    wide("ATTEMPT", |job, _| job.attempt.to_string()),
+    wide("OWNER", |job, _| given(&job.controller_node)),
+    wide("KEY", |job, _| given(&job.key)),
+    alone("CODE", |job, _| job.rc.map_or_else(String::new, |code| code.to_string())),
+    alone("CREATED", |job, now| at(&job.created, now)),
+    alone("STARTED", |job, now| at(&given(&job.started), now)),
+    alone("FINISHED", |job, now| at(&given(&job.finished), now)),
+    alone("EVENTS", |job, _| above_zero(job.events)),
+];
+/// What stands below that where one job is shown.
+const DETAILS: &[Column<JobDetail>] = &[
+    always("OUTPUT", |one, _| size(one.output_bytes)),
+    always("RERUN UNTIL", |one, now| at(&given(&one.payload_until), now)),
+    always("AFTER JOBS", |one, _| {
+        one.depends_on.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }),
+    always("REVISION", |one, _| given(&one.revision)),
+    always("UNIT", |one, _| given(&one.unit)),
+    always("EXPLANATION", |one, _| one.job.explanation.clone()),
+];
+const ATTEMPTS: &[Column<AttemptReport>] = &[
+    always("ATTEMPT", |one, _| one.n.to_string()),
+    always("NODE", |one, _| given(&one.node)),
+    always("OUTCOME", |one, _| match (&one.outcome, one.confirmed) {
+        (Some(outcome), true) => outcome.clone(),
+        (Some(outcome), false) => format!("{outcome}, and may still run"),
+        (None, _) => String::new(),
+    }),
+    always("PLACED", |one, now| ago(&one.placed, now)),
+    always("UNIT", |one, _| one.unit.clone()),
+];
+pub(super) const HOSTS: &[Column<HostReport>] = &[
+    always("HOST", |one, _| one.host.clone()),
+    always("OK", |one, _| one.stats.ok.to_string()),
+    always("CHANGED", |one, _| one.stats.changed.to_string()),
+    always("UNREACHABLE", |one, _| one.stats.dark.to_string()),
+    always("FAILED", |one, _| one.stats.failures.to_string()),
+    always("SKIPPED", |one, _| one.stats.skipped.to_string()),
+    always("RESCUED", |one, _| one.stats.rescued.to_string()),
+    always("IGNORED", |one, _| one.stats.ignored.to_string()),
+];
+
+/// Its state, and whether it is being cancelled.
+pub(super) fn state(job: &JobReport) -> String {
+    let ends = job.cancel_requested && job.state.known().is_some_and(|state| !state.is_final());
+    if ends { "cancelling".to_owned() } else { job.state.to_string() }
+}
+
+/// What its state does not say: what it waits for, or why it failed.
+fn why(job: &JobReport) -> &str {
+    match job.state.known() {
+        Some(JobState::Running | JobState::Successful | JobState::Canceled) => "",
+        None | Some(JobState::Pending | JobState::Waiting | JobState::Failed | JobState::Error) => {
+            &job.explanation
+        }
+    }
+}
+
+/// All that is known of a job, with its attempts if there were several, and its hosts, which may be the first of many.
+pub(super) fn described(detail: &JobDetail, width: usize) -> String {
+    let now = Timestamp::now();
+    let mut fields = table::fields(&detail.job, JOBS, now);
+    fields.extend(table::fields(detail, DETAILS, now));
+    let hosts = detail.host_stats.iter();
+    let hosts: Vec<_> = hosts.map(|(host, stats)| HostReport { stats: *stats, host: host.clone() }).collect();
+    let mut parts = vec![table::described(fields)];
+    if detail.attempts.len() > 1 {
+        parts.push(table::list(&detail.attempts, ATTEMPTS, Layout::default(), width, now));
+    }
+    if !hosts.is_empty() {
+        parts.push(table::list(&hosts, HOSTS, Layout::default(), width, now));
+    }
+    let more = more_hosts(detail).map(|more| format!("\n{more}")).unwrap_or_default();
+    parts.join("\n\n") + &more
+}
+
+/// That a job has more hosts than the ones which are shown with it, and how to see them.
+pub(super) fn more_hosts(detail: &JobDetail) -> Option<String> {
+    let (counts, id) = (detail.host_counts.as_ref()?, detail.job.id);
+    let shown = detail.host_stats.len() as u64;
+    let (more, kept) = (counts.hosts.saturating_sub(shown), counts.kept.saturating_sub(shown));
+    let list = match kept {
+        0 => "none of them is kept".to_owned(),
+        _ if kept < more => format!("{kept} of them are kept: meshctl job hosts {id} --from {shown}"),
+        _ => format!("meshctl job hosts {id} --from {shown}"),
+    };
+    let (failed, unreachable) = (counts.failed, counts.unreachable);
+    (more > 0)
+        .then(|| format!("and {more} more hosts ({failed} failed, {unreachable} unreachable in all): {list}"))
+}
+
+/// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.
+pub(super) fn explanation(explained: &Explained) -> String {
+    let Explained { id, state, summary, checks, groups } = explained;
+    let mut lines = vec![format!("Job {id} is {state}: {summary}")];
+    let failed = checks.iter().filter(|check| !check.ok);
+    lines.extend(failed.map(|check| format!("  {}: {}", check.check, check.detail)));
+    let fits = |ok: bool, why: &Option<String>| if ok { "fits".to_owned() } else { given(why) };
+    let mut rows = Vec::new();
+    for group in groups {
+        let (none, why) = (String::new(), fits(group.ok, &group.why));
+        rows.push([group.name.clone(), none.clone(), why, none.clone(), none]);
+        rows.extend(group.instances.iter().map(|one| {
+            let (needs, remaining) = (one.needs.to_string(), one.remaining.to_string());
+            [group.name.clone(), one.name.clone(), fits(one.ok, &one.why), needs, remaining]
+        }));
+    }
+    if !rows.is_empty() {
+        lines.push(table::render(["GROUP", "INSTANCE", "WHY", "NEEDS", "REMAINING"], rows));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::report;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_job_with_many_hosts_says_how_many_more_there_are() {
+        let counts = json!({"ok": 1, "changed": 0, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
+        let shown = |job: Value| described(&report::read(&job).unwrap(), 80);
+        let of = |hosts: u64, kept: u64| {
+            let all = json!({"hosts": hosts, "failed": 1, "unreachable": 0, "kept": kept});
+            shown(json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
+        };
+        let one = of(1, 1);
+        assert!(one.starts_with("id        7\nstate     failed\n"), "{one}");
+        assert!(one.contains("\n\nHOST  OK  CHANGED"), "{one}");
+        assert!(one.ends_with("\nweb   1   0        0            1       0        0        0"), "{one}");
+        let more = "\nand 4 more hosts (1 failed, 0 unreachable in all): meshctl job hosts 7 --from 1";
+        assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
+        assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
+        assert!(!shown(json!({"id": 7, "host_stats": {}, "host_counts": null})).contains("HOST"));
+    }
+
+    #[test]
+    fn an_explanation_names_what_holds_a_job_up() {
+        let explained = json!({"id": 42, "state": "pending", "summary": "waiting for capacity in east",
+            "checks": [{"check": "dependencies", "ok": true, "detail": ""},
+                {"check": "paused", "ok": false, "detail": "resume it"}],
+            "groups": [{"name": "east", "level": "template", "ok": false, "why": "capacity", "instances":
+                [{"name": "e1", "ok": false, "why": "capacity", "needs": 21, "remaining": 9}]}]});
+        let expected = "\
+Job 42 is pending: waiting for capacity in east
+  paused: resume it
+GROUP  INSTANCE  WHY       NEEDS  REMAINING
+east             capacity
+east   e1        capacity  21     9";
+        assert_eq!(explanation(&report::read(&explained).unwrap()), expected);
+    }
+}

@@ -1,0 +1,94 @@
+//! Times as people type and read them: `24s`, `3m ago`, `2d`, `yesterday`. Pure: what time it is now is an argument.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::duration;
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+/// How far two clocks that are right may be apart, in seconds.
+const APART: i64 = 2;
+
+/// Seconds: `12s`, `5m03s`, `2h05m`, `3d04h`.
+pub(super) fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / HOUR, seconds / DAY);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, ..) => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// Seconds since a time; below zero if it is still to come, by a clock that is right.
+pub(super) fn since(time: Timestamp, now: Timestamp) -> i64 {
+    let seconds = now.as_second().saturating_sub(time.as_second());
+    if (-APART..0).contains(&seconds) { 0 } else { seconds }
+}
+
+/// How long ago a time of a report is, in one unit: `24s ago`, `3m ago`, `in 2h`. What is no time stays as it is.
+pub(super) fn ago(text: &str, now: Timestamp) -> String {
+    let Ok(time) = text.parse() else { return text.to_owned() };
+    let seconds = since(time, now);
+    let length = match seconds.unsigned_abs() {
+        length @ ..60 => format!("{length}s"),
+        length @ ..HOUR => format!("{}m", length / 60),
+        length if length < 2 * DAY => format!("{}h", length / HOUR),
+        length => format!("{}d", length / DAY),
+    };
+    if seconds < 0 { format!("in {length}") } else { format!("{length} ago") }
+}
+
+/// The same with the time itself, in whole seconds.
+pub(super) fn at(text: &str, now: Timestamp) -> String {
+    let Ok(time) = text.parse::<Timestamp>() else { return text.to_owned() };
+    format!("{time:.0} ({})", ago(text, now))
+}
+
+/// A length of time as typed: `60d`, or as in configurations, `1h30m`.
+///
+/// # Errors
+/// For people.
+pub(super) fn length(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|number| number.parse::<u32>().ok());
+    match days {
+        Some(days) => Ok(Duration::from_secs(u64::from(days) * DAY)),
+        None => duration::parse(text).map_err(|_| format!("{text:?} is no time such as 60d or 12h")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_and_ages_are_short() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (63, "1m03s"), (7500, "2h05m"), (3 * DAY + 4 * HOUR, "3d04h")]
+        {
+            assert_eq!(span(seconds), text);
+        }
+        let now = "2026-01-10T00:00:00Z".parse().unwrap();
+        for (time, text) in [
+            ("2026-01-10T00:00:01Z", "0s ago"),
+            ("2026-01-09T23:59:36Z", "24s ago"),
+            ("2026-01-09T23:56:59Z", "3m ago"),
+            ("2026-01-08T00:00:01Z", "47h ago"),
+            ("2026-01-07T12:00:00Z", "2d ago"),
+            ("2026-01-10T02:00:00Z", "in 2h"),
+            ("soon", "soon"),
+        ] {
+            assert_eq!(ago(time, now), text, "{time}");
+        }
+        assert_eq!(at("2026-01-09T23:56:59.123Z", now), "2026-01-09T23:56:59Z (3m ago)");
+    }
+
+    #[test]
+    fn a_length_is_typed_in_days_or_as_in_configurations() {
+        assert_eq!(length("60d"), Ok(Duration::from_secs(60 * DAY)));
+        assert_eq!(length("1h30m"), Ok(Duration::from_secs(5400)));
+        assert!(length("soon").is_err());
+    }
+}
