@@ -338,6 +338,55 @@ fn one_refusal_does_not_keep_the_others_from_their_turn() {
 }
 
 #[test]
+fn a_list_is_filtered_by_states_labels_and_times() {
+    let filter = json!({"state": ["failed", "error"], "kind": ["ad_hoc"], "label": {"a": "b", "c": "d"}, "limit": 2,
+        "since": "2026-01-31T12:00:00Z"});
+    let jobs = json!({"jobs": [{"id": 9, "state": "failed"}], "next": 9});
+    let words = "job list --state failed,error --kind ad_hoc --label a=b --label c=d --limit 2 --since 2026-01-31T12:00:00Z";
+    let words: Vec<&str> = words.split(' ').collect();
+    let (code, out, err) = run(vec![operation("job.list", filter, jobs)], &words);
+    assert_eq!((code, out.starts_with("ID  NAME  STATE")), (0, true), "{out}");
+    assert_eq!(err, "There are more: --before 9, or a higher --limit\n");
+    let (code, out, err) = run(vec![], &["job", "list", "--state", "nonsense"]);
+    assert_eq!((code, out.as_str()), (64, ""));
+    assert!(err.contains("possible values: pending, waiting, running"), "{err}");
+}
+
+#[test]
+fn all_jobs_of_a_kind_are_counted_before_something_is_done_to_them() {
+    let page = |state: Value, before: Value, ids: &[i64], next: Value| {
+        let jobs: Vec<Value> = ids.iter().map(|id| json!({"id": id})).collect();
+        let mut filter = json!({"state": state, "limit": 1000, "name": "x"});
+        if !before.is_null() {
+            filter["before"] = before;
+        }
+        operation("job.list", filter, json!({"jobs": jobs, "next": next}))
+    };
+    let going = || json!(["pending", "waiting", "running"]);
+    let pages =
+        || vec![page(going(), json!(null), &[9, 8], json!(8)), page(going(), json!(8), &[7], json!(null))];
+    let (code, out, err) = run(pages(), &["job", "cancel", "--name", "x"]);
+    assert_eq!((code, out.as_str()), (64, ""));
+    assert_eq!(err, "meshctl: Cancel 3 jobs? Nobody can be asked here: give --yes\n");
+    let cancel = |id: i64| operation("job.cancel", json!({"id": id}), json!({"id": id, "state": "canceled"}));
+    let script = [pages(), vec![cancel(9), cancel(8), cancel(7)]].concat();
+    let (code, out, err) = run(script, &["job", "cancel", "--name", "x", "--yes"]);
+    assert_eq!((code, out.as_str()), (0, "Job 9 canceled\nJob 8 canceled\nJob 7 canceled\n"), "{err}");
+    // What is said of states counts.
+    let failed = page(json!(["failed"]), json!(null), &[5], json!(null));
+    let rerun = operation("job.rerun", json!({"id": 5}), json!({"id": 10}));
+    let words = ["job", "rerun", "--name", "x", "--state", "failed", "--yes"];
+    let (code, out, _) = run(vec![failed, rerun], &words);
+    assert_eq!((code, out.as_str()), (0, "10\n"));
+    let none = page(going(), json!(null), &[], json!(null));
+    let (code, out, err) = run(vec![none], &["job", "cancel", "--name", "x"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", "No jobs.\n"));
+    for words in [&["job", "cancel"][..], &["job", "cancel", "4", "--name", "x"]] {
+        assert_eq!(run(vec![], words).0, 64, "{words:?}");
+    }
+}
+
+#[test]
 fn events_are_printed_as_they_come() {
     let asked = question("job.events", json!({"follow": true, "host": "web", "failed": true, "id": 7}));
     for (state, expected) in [("successful", 0), ("running", 69)] {
@@ -364,23 +413,50 @@ fn output_that_breaks_off_is_asked_for_again() {
     assert_eq!(err, "meshctl: the output is cut off after 3 of 9 bytes\n");
 }
 
-#[test]
-fn shells_complete_names_that_the_node_knows() {
-    let jobs = json!({"jobs": [{"id": 42, "name": "site"}, {"id": 41, "name": "x"}]});
-    let node = FakeNode::start(vec![operation("job.list", json!({}), jobs)]);
+/// What bash offers for the last of these words.
+fn completed(conversations: Vec<Vec<Step>>, words: &[&str]) -> String {
+    let node = FakeNode::start(conversations);
     let output = Command::cargo_bin("meshctl")
         .unwrap()
         .env_clear()
         .env("MESHCTL_COMPLETE", "bash")
-        .env("_CLAP_COMPLETE_INDEX", "3")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
         .env("RECEPTORCTL_SOCKET", node.socket())
-        .args(["--", "meshctl", "job", "show", ""])
+        .arg("--")
+        .args(words)
         .timeout(Duration::from_secs(20))
         .output()
         .unwrap();
     node.finish();
-    let out = String::from_utf8(output.stdout).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn shells_complete_names_that_the_node_knows() {
+    let jobs = json!({"jobs": [{"id": 42, "name": "site"}, {"id": 41, "name": "x"}]});
+    let out = completed(vec![operation("job.list", json!({}), jobs)], &["meshctl", "job", "show", ""]);
     assert!(out.starts_with("42\n41"), "{out}");
+    let status = r#"{"command":"status","requested_fields":["NodeID","RoutingTable"]}"#;
+    let nodes = asked(status, r#"{"NodeID":"control","RoutingTable":{"e1":"hop","e2":"hop","hop":"hop"}}"#);
+    assert_eq!(completed(vec![nodes], &["meshctl", "ping", "e"]), "e1\ne2");
     let script = Command::cargo_bin("meshctl").unwrap().args(["completion", "bash"]).output().unwrap();
     assert!(String::from_utf8_lossy(&script.stdout).contains("MESHCTL_COMPLETE"));
+}
+
+#[test]
+fn shells_complete_states_kinds_playbooks_and_sockets() {
+    let folder = project();
+    fs::create_dir(folder.path().join("plays")).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(folder.path().join("s.sock")).unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (words, expected) in [
+        (vec!["meshctl", "job", "list", "--state", "fail"], "failed".to_owned()),
+        (vec!["meshctl", "job", "list", "--state", "failed,err"], "failed,error".to_owned()),
+        (vec!["meshctl", "job", "cancel", "--kind", "ad"], "ad_hoc".to_owned()),
+        (vec!["meshctl", "job", "run", &at("si")], at("site.yml")),
+        (vec!["meshctl", "job", "run", &at("pl")], at("plays/")),
+        (vec!["meshctl", "--socket", &at("s")], at("s.sock")),
+    ] {
+        assert_eq!(completed(vec![], &words), expected, "{words:?}");
+    }
 }

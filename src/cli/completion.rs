@@ -1,12 +1,17 @@
 //! `meshctl completion`: what shells need to complete our arguments, and the names that only a node knows. A node that
 //! does not answer at once has no names: a shell does not wait.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory};
 use clap_complete::CompleteEnv;
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::engine::{
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
 use clap_complete::env::Shells;
 use serde::de::DeserializeOwned;
 
@@ -15,7 +20,9 @@ use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::target::usual_socket;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Question};
-use crate::rpc::{Client, Deadlines};
+use crate::rpc::report::node::{NodeReport, Section};
+use crate::rpc::request::Request;
+use crate::rpc::{Client, Deadlines, report};
 
 /// Set by the shell's script when it asks for completions.
 const VARIABLE: &str = "MESHCTL_COMPLETE";
@@ -73,15 +80,46 @@ pub(super) fn groups() -> ArgValueCandidates {
     })
 }
 
+/// Names of nodes of the mesh, as the node knows them.
+pub(super) fn nodes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let fields = Some([Section::NodeId, Section::Routes].map(|section| section.to_string()).to_vec());
+        let ask = async |client: &Client| client.command(&Request::Status { fields }).await.ok();
+        let report = connected(ask).and_then(|answer| report::read::<NodeReport>(&answer).ok());
+        let NodeReport { node_id, routing_table, .. } = report.unwrap_or_default();
+        let names = routing_table.into_iter().flat_map(BTreeMap::into_keys).chain(node_id);
+        names.map(CompletionCandidate::new).collect()
+    })
+}
+
+/// Control sockets: the usual ones that are there, and those below a path.
+pub(super) fn sockets() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let is_socket = |path: &Path| path.metadata().is_ok_and(|facts| facts.file_type().is_socket());
+        let usual = DEFAULT_SOCKETS.into_iter().filter(|path| is_socket(Path::new(path)));
+        let typed = current.to_string_lossy().into_owned();
+        let usual = usual.filter(|path| path.starts_with(&typed)).map(CompletionCandidate::new);
+        let paths = PathCompleter::any().filter(is_socket).complete(current);
+        usual.chain(paths).collect()
+    })
+}
+
+/// Playbooks and directories below a path.
+pub(super) fn playbook_paths() -> ArgValueCompleter {
+    ArgValueCompleter::new(PathCompleter::any().filter(|path| is_playbook(path.as_os_str())))
+}
+
 /// Playbooks in this directory, or in the project of a runner's.
 pub(super) fn playbooks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let in_project = std::fs::read_dir("project").or_else(|_| std::fs::read_dir("."));
         let files = in_project.into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let is_playbook =
-            |name: &OsString| [".yml", ".yaml"].iter().any(|end| name.to_string_lossy().ends_with(end));
-        files.filter(is_playbook).map(CompletionCandidate::new).collect()
+        files.filter(|name| is_playbook(name)).map(CompletionCandidate::new).collect()
     })
+}
+
+fn is_playbook(name: &OsStr) -> bool {
+    [".yml", ".yaml"].iter().any(|end| name.to_string_lossy().ends_with(end))
 }
 
 /// What an answer has, with a word about each.
@@ -90,7 +128,9 @@ fn candidates<A: DeserializeOwned + 'static>(
     names: fn(A) -> Vec<(String, Option<String>)>,
 ) -> ArgValueCandidates {
     ArgValueCandidates::new(move || {
-        let names = ask(&question).map(names).unwrap_or_default().into_iter().enumerate();
+        let ask = async |client: &Client| question.ask(client).await.ok();
+        let answer = connected(ask).map(|answer| answer.report);
+        let names = answer.map(names).unwrap_or_default().into_iter().enumerate();
         let candidate = |(at, (name, help)): (usize, (String, Option<String>))| {
             CompletionCandidate::new(name).help(help.map(Into::into)).display_order(Some(at))
         };
@@ -98,17 +138,18 @@ fn candidates<A: DeserializeOwned + 'static>(
     })
 }
 
-fn ask<A: DeserializeOwned>(question: &Question<A>) -> Option<A> {
+/// What a node answers, if there is one.
+fn connected<T>(ask: impl AsyncFnOnce(&Client) -> Option<T>) -> Option<T> {
     let endpoint = match socket(
         &std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>(),
     ) {
         Some(text) => text.parse::<Endpoint>().ok()?,
-        None => usual_socket(&DEFAULT_SOCKETS).ok()?,
+        None => usual_socket(&DEFAULT_SOCKETS).ok()?.0,
     };
     let deadlines = Deadlines { connect: PATIENCE, answer: PATIENCE, ..Deadlines::default() };
     let client = Client::new(EndpointDialer::new(endpoint, None), deadlines);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(question.ask(&client)).ok().map(|answer| answer.report)
+    runtime.block_on(ask(&client))
 }
 
 /// The socket on the line that is being completed, or of the environment.

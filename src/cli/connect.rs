@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
     output::interrupted,
 };
@@ -24,6 +25,7 @@ const ESCAPE: u8 = 0x1d;
 #[derive(Debug, Args)]
 pub(super) struct Connect {
     /// Node to connect to
+    #[arg(add = nodes())]
     node: String,
     /// Service of that node
     service: String,

@@ -107,11 +107,22 @@ impl Restore {
     /// The node runs, its configuration names no file of SQLite, or the backup is none.
     fn run(&self, output: Output, node_store: NodeStore) -> Result<Exit, Failure> {
         let failed = |why: String| Failure::new(Exit::Failed, why);
+        let config = self.config.display();
+        std::fs::metadata(&self.config).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read {config}: {error}: give the node's configuration by --config"
+            ))
+        })?;
         let to = match node_store(&self.config).map_err(failed)? {
             store::Options::Sqlite(path) => path,
             store::Options::Postgres(_) => return Err(failed(format!("the store: {POSTGRES_TOOLS}"))),
         };
-        store::restore(&self.file, &to).map_err(|error| failed(error.to_string()))?;
+        store::restore(&self.file, &to).map_err(|error| match error {
+            store::Error::Refused(why) => {
+                failed(format!("{} is no backup of a controller: {why}", self.file.display()))
+            }
+            error => failed(error.to_string()),
+        })?;
         match output.json {
             true => output.value(&json!({"restored": to}))?,
             false => output.line(&format!("Restored: {}", to.display()))?,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::completion::nodes;
 use super::exit::{Exit, Failure};
 use super::{Context, table};
 use crate::rpc::CallError;
@@ -21,6 +22,7 @@ pub(super) enum LinkVerb {
 #[derive(Debug, Args)]
 pub(super) struct Test {
     /// Neighbour of the node, as meshctl status names it
+    #[arg(add = nodes())]
     neighbour: String,
     /// Seconds each way, at most
     #[arg(long, default_value_t = LinkTest::SECONDS, value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]

@@ -170,7 +170,7 @@ fn run(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
 }
 
 async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
-    let context = || Ok::<_, Failure>(Context { client: cli.target.client(files.profiles)?, output });
+    let context = || Ok::<_, Failure>(Context { client: cli.target.client(files.profiles, output)?, output });
     match cli.verb {
         Verb::Status(status) => status.run(&context()?).await,
         Verb::Ping(ping) => ping.run(&context()?).await,

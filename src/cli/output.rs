@@ -9,7 +9,7 @@ use std::task::Poll;
 use jiff::Timestamp;
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
@@ -67,6 +67,23 @@ impl Output {
             return Ok(());
         }
         self.line(&table::list(rows, columns, layout, self.width(), now))
+    }
+
+    /// Asks whether something shall be done, as in `Cancel 12 jobs?`.
+    ///
+    /// # Errors
+    /// No, or nobody is there to say it.
+    pub(super) async fn confirm(self, question: &str) -> Result<(), Failure> {
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            return Err(Failure::usage(format!("{question} Nobody can be asked here: give --yes")));
+        }
+        let _ = write!(io::stderr(), "{question} [y/N] ");
+        let mut line = String::new();
+        let read = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
+        match (read, line.trim().to_lowercase().as_str()) {
+            (Ok(_), "y" | "yes") => Ok(()),
+            (Ok(_) | Err(_), _) => Err(Failure::new(Exit::Failed, "nothing was done")),
+        }
     }
 
     /// Characters of a line.

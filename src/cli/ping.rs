@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
 };
 use crate::rpc::request::Request;
@@ -16,6 +17,7 @@ use crate::rpc::request::Request;
 #[derive(Debug, Args)]
 pub(super) struct Ping {
     /// Node to ping
+    #[arg(add = nodes())]
     node: String,
     /// Number of pings
     #[arg(long, default_value_t = 4)]

@@ -10,8 +10,10 @@ use std::{
 use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::cert::NodeProfiles;
+use super::completion::sockets;
 use super::endpoint::{DEFAULT_SOCKETS, Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
+use super::output::Output;
 use crate::rpc::{Client, Deadlines};
 use crate::tls::{ClientOptions, ClientProfile, Files};
 
@@ -19,7 +21,7 @@ use crate::tls::{ClientOptions, ClientProfile, Files};
 #[derive(Debug, Args)]
 pub(super) struct Target {
     /// Control socket: a path, unix:PATH, tcp://HOST:PORT or tls://HOST:PORT [default: the first of the usual places that exists]
-    #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS")]
+    #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS", add = sockets())]
     socket: Option<String>,
 
     /// Node configuration that holds the profile named by --tls-client (tls:// sockets only)
@@ -57,11 +59,17 @@ impl Target {
     ///
     /// # Errors
     /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
-    pub(super) fn client(&self, node_profiles: NodeProfiles) -> Result<Client, Failure> {
+    pub(super) fn client(&self, node_profiles: NodeProfiles, output: Output) -> Result<Client, Failure> {
         self.check_tls()?;
         let endpoint = match &self.socket {
             Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,
-            None => usual_socket(&DEFAULT_SOCKETS)?,
+            None => {
+                let (endpoint, is_obvious) = usual_socket(&DEFAULT_SOCKETS)?;
+                if !is_obvious {
+                    output.note(&format!("meshctl: the node at {endpoint}; --socket names another one"));
+                }
+                endpoint
+            }
         };
         let usual = Deadlines::default();
         let deadlines = match self.timeout {
@@ -133,18 +141,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if number > 0.0 { Duration::try_from_secs_f64(number).map_err(|_| invalid()) } else { Err(invalid()) }
 }
 
-/// The first of the places where there is a socket.
+/// The first of the places where there is a socket, and whether it is the one that everybody expects: that of meshd, and
+/// there is no other.
 ///
 /// # Errors
 /// A [`Failure`] that names them.
-pub(super) fn usual_socket(places: &[&str]) -> Result<Endpoint, Failure> {
+pub(super) fn usual_socket(places: &[&str]) -> Result<(Endpoint, bool), Failure> {
     let there = |path: &&&str| match std::fs::metadata(path) {
         Ok(_) => true,
         // One that may not be looked at is reported when it is dialled.
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     };
-    match places.iter().find(there) {
-        Some(path) => Ok(Endpoint::Unix(PathBuf::from(path))),
+    let mut found = places.iter().filter(there);
+    match found.next() {
+        Some(path) => {
+            let is_obvious = places.first() == Some(path) && found.next().is_none();
+            Ok((Endpoint::Unix(PathBuf::from(path)), is_obvious))
+        }
         None => Err(Failure::new(
             Exit::Unreachable,
             format!(
@@ -167,7 +180,10 @@ mod tests {
         let error = usual_socket(&[&first, &second]).unwrap_err();
         assert!(error.message.contains(&format!("{first}, {second}")), "{error}");
         std::fs::write(&second, "").unwrap();
-        assert_eq!(usual_socket(&[&first, &second]), Ok(Endpoint::Unix(second.into())));
+        assert_eq!(usual_socket(&[&first, &second]), Ok((Endpoint::Unix((&second).into()), false)));
+        assert_eq!(usual_socket(&[&second, &first]), Ok((Endpoint::Unix((&second).into()), true)));
+        std::fs::write(&first, "").unwrap();
+        assert_eq!(usual_socket(&[&first, &second]), Ok((Endpoint::Unix(first.clone().into()), false)));
     }
 
     #[test]

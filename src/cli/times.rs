@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::{SignedDuration, Timestamp, Zoned};
 
 use crate::duration;
 
@@ -59,6 +60,33 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time as typed: how long it is ago, a day, or a time by the clock.
+///
+/// # Errors
+/// For people.
+pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
+    moment_before(text, &Zoned::now())
+}
+
+fn moment_before(text: &str, now: &Zoned) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let start_of = |day: Result<Zoned, jiff::Error>| day.and_then(|day| day.start_of_day());
+    let local = |time: DateTime| time.to_zoned(now.time_zone().clone());
+    let by_the_calendar = match text {
+        "today" => start_of(Ok(now.clone())).ok(),
+        "yesterday" => start_of(now.yesterday()).ok(),
+        text => text.parse::<DateTime>().ok().and_then(|time| local(time).ok()),
+    };
+    let before = |length| now.timestamp().checked_sub(SignedDuration::try_from(length).ok()?).ok();
+    let found = by_the_calendar.map(|time| time.timestamp());
+    found.or_else(|| length(text).ok().and_then(before)).ok_or_else(|| {
+        "write 90s, 3h or 2d for how long ago, today, yesterday, 2026-01-31 or 2026-01-31T12:00:00Z"
+            .to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,9 +114,23 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_typed_in_days_or_as_in_configurations() {
+    fn a_time_is_typed_in_many_ways() {
+        let now: Zoned = "2026-03-10T12:30:00+01:00[Europe/Berlin]".parse().unwrap();
+        for (text, time) in [
+            ("90s", "2026-03-10T11:28:30Z"),
+            ("1h30m", "2026-03-10T10:00:00Z"),
+            ("2d", "2026-03-08T11:30:00Z"),
+            ("today", "2026-03-09T23:00:00Z"),
+            ("yesterday", "2026-03-08T23:00:00Z"),
+            ("2026-03-01", "2026-02-28T23:00:00Z"),
+            ("2026-03-01T10:00", "2026-03-01T09:00:00Z"),
+            ("2026-03-01T10:00:00Z", "2026-03-01T10:00:00Z"),
+        ] {
+            assert_eq!(moment_before(text, &now), Ok(time.parse().unwrap()), "{text}");
+        }
+        for text in ["", "d", "tomorrow", "-1h", "2026-13-01", "4294967295d"] {
+            assert!(moment_before(text, &now).is_err(), "{text}");
+        }
         assert_eq!(length("60d"), Ok(Duration::from_secs(60 * DAY)));
-        assert_eq!(length("1h30m"), Ok(Duration::from_secs(5400)));
-        assert!(length("soon").is_err());
     }
 }

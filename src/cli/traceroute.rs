@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
 };
 use crate::rpc::CallError;
@@ -14,6 +15,7 @@ use crate::rpc::request::Request;
 #[derive(Debug, Args)]
 pub(super) struct Traceroute {
     /// Node to reach
+    #[arg(add = nodes())]
     node: String,
 }
 

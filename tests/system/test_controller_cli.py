@@ -321,6 +321,26 @@ def test_ctrl_c_cancels_the_job_and_waits_for_its_end(stand_in, project, tmp_pat
     assert ended(stand_in, first)["state"] == "canceled"
 
 
+def test_jobs_are_cancelled_by_what_they_are_once_somebody_says_yes(stand_in, project):
+    assert meshctl(stand_in, "controller", "pause").stdout == "Paused: no job starts\n"
+    run = lambda *words: int(meshctl(stand_in, "job", "run", project, "-p", "site.yml", "--detach", *words).stdout)  # noqa: E731
+    one, two, other = run("--label", "day=1"), run("--label", "day=1"), run("--label", "day=2")
+    shown = meshctl(stand_in, "job", "list", "--label", "day=1", "--since", "1h").stdout
+    assert re.search(rf"^{one} +site.yml +pending +the controller is paused ", shown, re.MULTILINE), shown
+    assert re.search(rf"^{two} +site.yml +pending ", shown, re.MULTILINE) and max(map(len, shown.splitlines())) <= 80, shown
+    alone = meshctl(stand_in, "job", "show", one).stdout
+    assert re.search(rf"^by +unix:{os.getuid()}$", alone, re.MULTILINE), alone
+    nobody = meshctl(stand_in, "job", "cancel", "--label", "day=1")
+    assert (nobody.returncode, nobody.stdout) == (64, "") and "Cancel 2 jobs?" in nobody.stderr, nobody
+    cancel = arguments(stand_in, "job", "cancel", "--label", "day=1")
+    code, shown = on_a_terminal(cancel, {"Cancel 2 jobs? [y/N] ": "n\n"})
+    assert code == 1 and result(stand_in, "job", "show", one)["state"] == "pending", shown
+    code, shown = on_a_terminal(cancel, {"Cancel 2 jobs? [y/N] ": "y\n"})
+    assert code == 0 and f"Job {two} canceled" in shown and f"Job {one} canceled" in shown, shown
+    assert result(stand_in, "job", "show", other)["state"] == "pending"
+    assert meshctl(stand_in, "job", "list", "--quiet", "--state", "pending,canceled").stdout.split() == [str(other), str(two), str(one)]
+
+
 def test_groups_and_instances_are_set_and_shown(stand_in):
     group = result(stand_in, "group", "create", "east", "--list", "e1", "--max-jobs", "3")
     assert (group["policy_instance_list"], group["max_concurrent_jobs"]) == (["e1"], 3)

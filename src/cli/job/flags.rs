@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ansible::AnsibleFlags;
-use crate::cli::completion::{groups, jobs, playbooks};
+use crate::cli::completion::{groups, jobs, playbook_paths, playbooks};
 use crate::cli::exit::Failure;
 
 /// Letters of a name that nobody chose.
@@ -16,7 +16,7 @@ const LONGEST_TITLE: usize = 100;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RunFlags {
     /// Playbook to run; or the directory of -p and -m: with project/ in it a runner's, else the project itself [default: .]
-    #[arg(value_name = "PLAYBOOK|DIR")]
+    #[arg(value_name = "PLAYBOOK|DIR", add = playbook_paths())]
     pub dir: Option<PathBuf>,
     /// Playbook to run, as a path within the project
     #[arg(long, short = 'p', value_name = "FILE", add = playbooks())]
@@ -119,7 +119,8 @@ impl RunFlags {
             None => module.clone(),
         });
         let title = self.playbook.clone().or(module)?;
-        Some(title.chars().take(LONGEST_TITLE).collect())
+        let plain = title.chars().map(|c| if c.is_control() { ' ' } else { c });
+        Some(plain.take(LONGEST_TITLE).collect())
     }
 }
 

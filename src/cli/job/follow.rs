@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
+use super::report::why;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
@@ -162,7 +163,7 @@ pub(super) fn exit_of(job: &JobReport) -> Exit {
 pub(super) fn ending(job: &JobReport) -> String {
     let node = job.execution_node.as_ref().filter(|node| !node.is_empty());
     let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
-    let why = Some(&job.explanation).filter(|why| !why.is_empty());
+    let why = Some(why(job)).filter(|why| !why.is_empty());
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     format!("Job {} {}{node}{why}", job.id, job.state)
 }

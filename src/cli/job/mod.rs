@@ -1,6 +1,6 @@
 //! `meshctl job`: jobs that find their node by themselves.
 //!
-//! `verbs` is the list of commands; `run` is the one that makes a job of a directory, watches it and ends as it does.
+//! `verbs` is the list of commands, and `chosen` says which jobs they mean; `run` is the one that makes a job of a directory, watches it and ends as it does.
 //! What a job is made of: the `flags` say it, those of `ansible` and of its `vault`s as ansible-playbook has them;
 //! `secrets` are asked for, `settings` of ansible.cfg and of the environment go along, `asks` finds what nobody would
 //! answer; `pack` collects the files from a directory and the flags, `tree` holds them, `transmit` writes them as
@@ -11,6 +11,7 @@
 mod ansible;
 mod artifacts;
 mod asks;
+mod chosen;
 mod flags;
 mod follow;
 mod header;

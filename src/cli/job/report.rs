@@ -76,7 +76,7 @@ pub(super) fn state(job: &JobReport) -> String {
 }
 
 /// What its state does not say: what it waits for, or why it failed.
-fn why(job: &JobReport) -> &str {
+pub(super) fn why(job: &JobReport) -> &str {
     match job.state.known() {
         Some(JobState::Running | JobState::Successful | JobState::Canceled) => "",
         None | Some(JobState::Pending | JobState::Waiting | JobState::Failed | JobState::Error) => {

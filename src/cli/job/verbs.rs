@@ -1,24 +1,24 @@
 //! The verbs of `meshctl job`: most of them send one operation for each job and print its result.
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt;
 
-use super::flags::{Placing, RunFlags, label};
+use super::chosen::{Chosen, Filter};
+use super::flags::{Placing, RunFlags};
 use super::follow::{JobId, OutputOf, ending, exit_of, final_job, has_ended};
 use super::playbook::Playbook;
 use super::report::{HOSTS, JOBS, described, explanation, state};
 use super::submit::submit;
 use crate::cli::Context;
-use crate::cli::completion::{groups, instances, jobs};
+use crate::cli::completion::jobs;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::operation::{each, list, show};
 use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
-use crate::rpc::operation::{self, ById, EventFilter, JobFilter, Question, Rerun};
-use crate::rpc::report::controller::JobDetail;
-use crate::rpc::report::{JobKind, JobState};
+use crate::rpc::operation::{self, ById, EventFilter, Question, Rerun};
+use crate::rpc::report::JobState;
+use crate::rpc::report::controller::{JobDetail, Jobs};
 
 /// Bytes of events that are read at a time.
 const CHUNK: usize = 64 << 10;
@@ -42,12 +42,12 @@ pub(in crate::cli) enum JobVerb {
     Output(OutputFlags),
     /// Print a job's events, one JSON object a line
     Events(EventFlags),
-    /// Cancel jobs
-    Cancel(Several),
-    /// Run jobs again, each as a new job
+    /// Cancel jobs: some by their numbers, or all that are so and have not ended
+    Cancel(Chosen),
+    /// Run jobs again, each as a new job: some by their numbers, or all that are so and have ended
     Rerun {
         #[command(flatten)]
-        some: Several,
+        chosen: Chosen,
         /// Only on the hosts that failed or were not reached
         #[arg(long)]
         failed_hosts: bool,
@@ -108,30 +108,8 @@ type HeaderObject = Map<String, Value>;
 /// Which jobs are listed.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct JobList {
-    /// Only those in this state
-    #[arg(long, value_parser = job_state)]
-    state: Vec<JobState>,
-    /// Only those of this kind
-    #[arg(long, value_parser = job_kind)]
-    kind: Vec<JobKind>,
-    /// Only those whose name begins like this
-    #[arg(long)]
-    name: Option<String>,
-    /// Only those that ran in this group
-    #[arg(long, add = groups())]
-    group: Option<String>,
-    /// Only those that ran on this node
-    #[arg(long, add = instances())]
-    node: Option<String>,
-    /// Only those with this label
-    #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
-    label: Vec<(String, String)>,
-    /// Only those created at this time or later, such as 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME")]
-    since: Option<Timestamp>,
-    /// Only those created at this time or earlier
-    #[arg(long, value_name = "TIME")]
-    until: Option<Timestamp>,
+    #[command(flatten)]
+    filter: Filter,
     /// At most that many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -199,12 +177,14 @@ impl JobVerb {
             Self::Explain(one) => show(context, operation::explain_job(one.operation()), explanation).await,
             Self::Output(flags) => flags.run(context).await,
             Self::Events(flags) => flags.run(context).await,
-            Self::Cancel(some) => {
+            Self::Cancel(chosen) => {
+                let ids = chosen.ids(context, "Cancel", |state| !state.is_final()).await?;
                 let said =
                     |id, one: &JobDetail| context.output.done(&format!("Job {id} {}", state(&one.job)));
-                each(context, some.each(operation::cancel_job), said).await
+                each(context, Several { ids }.each(operation::cancel_job), said).await
             }
-            Self::Rerun { some, failed_hosts } => {
+            Self::Rerun { chosen, failed_hosts } => {
+                let ids = chosen.ids(context, "Run again", JobState::is_final).await?;
                 let rerun = |id| (id, operation::rerun_job(Rerun { id, failed_hosts }));
                 // The number alone is the result, as with `job run --detach`.
                 let said = |former, new: &JobDetail| {
@@ -212,7 +192,7 @@ impl JobVerb {
                     context.output.note(&format!("Job {id} runs job {former} again"));
                     context.output.line(&id.to_string())
                 };
-                each(context, some.ids.into_iter().map(rerun), said).await
+                each(context, ids.into_iter().map(rerun), said).await
             }
             Self::Wait(some) => some.wait(context).await,
             Self::Delete(some) => {
@@ -251,10 +231,16 @@ impl Several {
 
 impl JobList {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let Self { state, kind, name, group, node, label, since, until, limit, before, layout } = self;
-        let (label, limit) = (label.into_iter().collect(), Some(limit));
-        let filter = JobFilter { state, kind, name, group, node, label, since, until, before, limit };
-        list(context, operation::list_jobs(filter), "jobs", |page| page.jobs.clone(), JOBS, layout).await
+        let Self { filter, limit, before, layout } = self;
+        let page = operation::list_jobs(filter.page(before, limit));
+        let print = |(), page: &Jobs| {
+            context.output.list("jobs", &page.jobs, JOBS, layout)?;
+            if let Some(next) = page.next {
+                context.output.note(&format!("There are more: --before {next}, or a higher --limit"));
+            }
+            Ok(())
+        };
+        each(context, [((), page)], print).await
     }
 }
 
@@ -319,19 +305,6 @@ impl EventFlags {
             raw.write(&buffer[..count]).await?;
         }
     }
-}
-
-fn job_state(name: &str) -> Result<JobState, String> {
-    named(&JobState::ALL, JobState::name, name)
-}
-
-fn job_kind(name: &str) -> Result<JobKind, String> {
-    named(&JobKind::ALL, JobKind::name, name)
-}
-
-fn named<T: Copy>(all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, String> {
-    let names = || all.iter().map(|one| name_of(*one)).collect::<Vec<_>>().join(", ");
-    all.iter().copied().find(|one| name_of(*one) == name).ok_or_else(|| format!("it is one of {}", names()))
 }
 
 fn object(text: &str) -> Result<HeaderObject, String> {

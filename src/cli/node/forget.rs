@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::Context;
+use crate::cli::completion::nodes;
 use crate::cli::exit::{Exit, Failure};
 use crate::rpc::request::Request;
 
@@ -10,6 +11,7 @@ use crate::rpc::request::Request;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Forget {
     /// Node to forget
+    #[arg(add = nodes())]
     node: String,
 }
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::cli::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
 };
 use crate::rpc::request::{AdoptRequest, Request, WorkRequest};
@@ -13,6 +14,7 @@ use crate::rpc::request::{AdoptRequest, Request, WorkRequest};
 #[derive(Debug, Args)]
 pub(crate) struct Adopt {
     /// Node that runs the job
+    #[arg(add = nodes())]
     node: String,
     /// The unit's ID there; it gets the same here
     unit_id: String,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{follow::of_unit, units};
 use crate::cli::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
     table::Layout,
 };
@@ -16,7 +17,7 @@ use crate::rpc::request::{Request, WorkRequest};
 #[derive(Debug, Args)]
 pub(crate) struct List {
     /// Node whose units to list [default: the local one]
-    #[arg(long)]
+    #[arg(long, add = nodes())]
     node: Option<String>,
     /// This unit only
     #[arg(long = "unit_id", alias = "unit-id", value_name = "ID")]

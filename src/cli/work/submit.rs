@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{follow, params, payload::Payload, progress::Progress, units};
 use crate::cli::{
     Context,
+    completion::nodes,
     exit::{Exit, Failure},
     output::{Output, interrupted},
 };
@@ -24,7 +25,7 @@ pub(crate) struct Submit {
     /// Words added to the parameter called params (after -- if they begin with a dash)
     cmdparams: Vec<String>,
     /// Node to run the job on [default: the local one]
-    #[arg(long)]
+    #[arg(long, add = nodes())]
     node: Option<String>,
     /// File whose content the job reads as standard input; - is our own
     #[arg(long, short, value_name = "FILE")]
