@@ -6,12 +6,14 @@
 //! answer; `pack` collects the files from a directory and the flags, `tree` holds them, `transmit` writes them as
 //! ansible-runner transmit would, `submit` hands them over. No Ansible is needed here. Secrets and variables are files
 //! of the stream, and arguments of no process. What comes back: `follow` reads a job's output, `playbook` makes of it
-//! what ansible-playbook prints, `artifacts` keeps the files, `report` says what people read of a job.
+//! what ansible-playbook prints, `artifacts` keeps the files, `report` says what people read of a job, `explain` why it
+//! does not get on.
 
 mod ansible;
 mod artifacts;
 mod asks;
 mod chosen;
+mod explain;
 mod flags;
 mod follow;
 mod header;

@@ -1,4 +1,4 @@
-//! What people read of jobs: the columns of their lists, all of one, and why one waits.
+//! What people read of jobs: the columns of their lists, and all of one.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::cli::table::{
 };
 use crate::cli::times::{ago, at, span};
 use crate::rpc::report::JobState;
-use crate::rpc::report::controller::{AttemptReport, Explained, HostReport, JobDetail, JobReport};
+use crate::rpc::report::controller::{AttemptReport, HostReport, JobDetail, JobReport};
 
 pub(super) const JOBS: &[Column<JobReport>] = &[
     always("ID", |job, _| job.id.to_string()),
@@ -118,28 +118,6 @@ pub(super) fn more_hosts(detail: &JobDetail) -> Option<String> {
         .then(|| format!("and {more} more hosts ({failed} failed, {unreachable} unreachable in all): {list}"))
 }
 
-/// Why a job waits, for people: the sum, what holds it up, and each instance that it could run on.
-pub(super) fn explanation(explained: &Explained) -> String {
-    let Explained { id, state, summary, checks, groups } = explained;
-    let mut lines = vec![format!("Job {id} is {state}: {summary}")];
-    let failed = checks.iter().filter(|check| !check.ok);
-    lines.extend(failed.map(|check| format!("  {}: {}", check.check, check.detail)));
-    let fits = |ok: bool, why: &Option<String>| if ok { "fits".to_owned() } else { given(why) };
-    let mut rows = Vec::new();
-    for group in groups {
-        let (none, why) = (String::new(), fits(group.ok, &group.why));
-        rows.push([group.name.clone(), none.clone(), why, none.clone(), none]);
-        rows.extend(group.instances.iter().map(|one| {
-            let (needs, remaining) = (one.needs.to_string(), one.remaining.to_string());
-            [group.name.clone(), one.name.clone(), fits(one.ok, &one.why), needs, remaining]
-        }));
-    }
-    if !rows.is_empty() {
-        lines.push(table::render(["GROUP", "INSTANCE", "WHY", "NEEDS", "REMAINING"], rows));
-    }
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,21 +140,5 @@ mod tests {
         assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
         assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
         assert!(!shown(json!({"id": 7, "host_stats": {}, "host_counts": null})).contains("HOST"));
-    }
-
-    #[test]
-    fn an_explanation_names_what_holds_a_job_up() {
-        let explained = json!({"id": 42, "state": "pending", "summary": "waiting for capacity in east",
-            "checks": [{"check": "dependencies", "ok": true, "detail": ""},
-                {"check": "paused", "ok": false, "detail": "resume it"}],
-            "groups": [{"name": "east", "level": "template", "ok": false, "why": "capacity", "instances":
-                [{"name": "e1", "ok": false, "why": "capacity", "needs": 21, "remaining": 9}]}]});
-        let expected = "\
-Job 42 is pending: waiting for capacity in east
-  paused: resume it
-GROUP  INSTANCE  WHY       NEEDS  REMAINING
-east             capacity
-east   e1        capacity  21     9";
-        assert_eq!(explanation(&report::read(&explained).unwrap()), expected);
     }
 }

@@ -5,10 +5,11 @@ use serde_json::{Map, Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::chosen::{Chosen, Filter};
+use super::explain::ExplainFlags;
 use super::flags::{Placing, RunFlags};
 use super::follow::{JobId, OutputOf, ending, exit_of, final_job, has_ended};
 use super::playbook::Playbook;
-use super::report::{HOSTS, JOBS, described, explanation, state};
+use super::report::{HOSTS, JOBS, described, state};
 use super::submit::submit;
 use crate::cli::Context;
 use crate::cli::completion::jobs;
@@ -36,8 +37,8 @@ pub(in crate::cli) enum JobVerb {
     Show(One),
     /// List what a job did on its hosts, those that failed or were not reached first
     Hosts(HostPage),
-    /// Say why a job waits
-    Explain(One),
+    /// Say why a job waits, who is before it, and whether its node can be reached
+    Explain(ExplainFlags),
     /// Print what a job's runner writes: lines of JSON, and its artifacts at the end
     Output(OutputFlags),
     /// Print a job's events, one JSON object a line
@@ -174,7 +175,7 @@ impl JobVerb {
                 )
                 .await
             }
-            Self::Explain(one) => show(context, operation::explain_job(one.operation()), explanation).await,
+            Self::Explain(flags) => flags.run(context).await,
             Self::Output(flags) => flags.run(context).await,
             Self::Events(flags) => flags.run(context).await,
             Self::Cancel(chosen) => {

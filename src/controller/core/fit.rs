@@ -55,6 +55,22 @@ impl Why {
             Self::GroupEmpty => "group_empty",
         }
     }
+
+    /// Whether it is about room, which the end of another job makes.
+    pub(super) const fn is_room(self) -> bool {
+        match self {
+            Self::Capacity | Self::GroupJobs | Self::GroupForks => true,
+            Self::Unreachable
+            | Self::NotReady
+            | Self::Draining
+            | Self::Disabled
+            | Self::NeedsSignature
+            | Self::NeedsTls
+            | Self::NoType
+            | Self::WrongClass
+            | Self::GroupEmpty => false,
+        }
+    }
 }
 
 /// Why an instance can run no job of any class, for an operator's list.

@@ -1,4 +1,5 @@
-//! Which instances and attempts count as lost, and which node inherits the jobs of a lost owner.
+//! Which instances do not answer, which of them and which attempts count as lost, and which node inherits the jobs of a
+//! lost owner.
 //!
 //! This uses arrival times of one clock only, never a node's own time, so a wrong clock elsewhere loses
 //! nothing. It sees silence, not its cause.
@@ -28,9 +29,46 @@ pub struct Patience {
 impl Patience {
     /// Whether an instance that was last seen then is lost now, for a job that may override the limit.
     pub fn is_over(&self, last_seen: Option<Time>, own: Option<Duration>, now: Time) -> bool {
-        let known_until = last_seen.map_or(self.started, |seen| seen.max(self.started));
-        now > known_until + own.unwrap_or(self.lost_after)
+        now > self.end(last_seen, own)
     }
+
+    /// Until when an instance that was last seen then is not lost, for a job that may override the limit.
+    fn end(&self, last_seen: Option<Time>, own: Option<Duration>) -> Time {
+        let known_until = last_seen.map_or(self.started, |seen| seen.max(self.started));
+        known_until + own.unwrap_or(self.lost_after)
+    }
+}
+
+/// An instance that its control node cannot reach, and an attempt that may still run there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silence {
+    /// The instance.
+    pub node: InstanceName,
+    /// The attempt.
+    pub attempt: AttemptNo,
+    /// When it was last seen, if it ever was.
+    pub since: Option<Time>,
+    /// When it is lost, or was.
+    pub lost_at: Time,
+    /// It is.
+    pub is_lost: bool,
+}
+
+/// The silence of the instance on which a job runs, or on which a lost attempt of it may still run.
+pub fn silence(job: &Job, instances: &[Instance], patience: &Patience, now: Time) -> Option<Silence> {
+    let owner = &job.fence.as_ref()?.owner;
+    let attempt = job.attempts.iter().find(|attempt| attempt.is_open()).filter(|_| !job.state.is_final())?;
+    let node = attempt.node.clone()?;
+    let instance = instances.iter().find(|instance| instance.name == node);
+    if instance.is_some_and(|instance| instance.is_reachable_from(owner, now)) {
+        return None;
+    }
+    let since = instance.and_then(Instance::last_seen);
+    let (lost_at, is_lost) = match attempt.progress {
+        Progress::Lost | Progress::Over(_) => (attempt.ended.unwrap_or(now), true),
+        Progress::Placed | Progress::Running => (patience.end(since, job.lost_after), false),
+    };
+    Some(Silence { node, attempt: attempt.n, since, lost_at, is_lost })
 }
 
 /// Whether an instance has just been lost: it was ready, and no control node sees it any more. A control node

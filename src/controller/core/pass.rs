@@ -38,7 +38,7 @@ pub struct Scene<'a> {
 pub fn pass(scene: &Scene<'_>, pending: &[PendingJob]) -> Vec<Decision> {
     let ends = pending_ends(pending, scene.now);
     let mut order: Vec<&PendingJob> = pending.iter().collect();
-    order.sort_by_key(|job| (Reverse(job.priority), job.id));
+    order.sort_by_key(|job| job.turn());
     let mut room = Room::new(scene);
     order
         .into_iter()
@@ -133,7 +133,7 @@ impl<'a> Room<'a> {
     }
 
     /// Why a job cannot be placed regardless of capacity.
-    fn blocked(&self, job: &PendingJob) -> Option<Waiting> {
+    pub(super) fn blocked(&self, job: &PendingJob) -> Option<Waiting> {
         if self.scene.paused {
             return Some(Waiting::Paused);
         }

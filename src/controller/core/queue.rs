@@ -2,6 +2,7 @@
 //!
 //! Types and their wording only; `pass` makes the decisions.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
@@ -37,6 +38,13 @@ pub struct PendingJob {
     pub pending_timeout: Option<Duration>,
     /// Why it cannot be placed regardless of capacity.
     pub hold: Option<Hold>,
+}
+
+impl PendingJob {
+    /// When it is considered: by priority, then by creation.
+    pub(super) fn turn(&self) -> (Reverse<i8>, JobId) {
+        (Reverse(self.priority), self.id)
+    }
 }
 
 /// A job that another one depends on.
@@ -157,6 +165,19 @@ pub enum Waiting {
     Owner(Why),
     /// No group has room; why not, in the order in which they were tried.
     Groups(Vec<(GroupName, Why)>),
+}
+
+impl Waiting {
+    /// Whether nothing but room is missing, which the jobs before it may take first.
+    pub(super) fn is_for_room(&self) -> bool {
+        match self {
+            Self::Owner(why) => *why == Why::Capacity,
+            Self::Groups(groups) => groups.iter().any(|(_, why)| why.is_room()),
+            Self::Paused | Self::Dependency(_) | Self::Exclusive(_, _) | Self::Hold(_) | Self::Payload => {
+                false
+            }
+        }
+    }
 }
 
 impl fmt::Display for Waiting {

@@ -268,12 +268,16 @@ impl JobDriver {
         self.candidates.lock().get(name)
     }
 
+    /// How long an instance may stay silent.
+    pub(super) fn patience(&self) -> Patience {
+        Patience { started: self.started, lost_after: self.options().timers.lost_after }
+    }
+
     async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
-        let patience = Patience { started: self.started, lost_after: self.options().timers.lost_after };
         let said =
             self.attempts.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect();
-        let losses = self.store.judge_losses(self.fence(), patience, said).await?;
+        let losses = self.store.judge_losses(self.fence(), self.patience(), said).await?;
         for instance in &losses.instances {
             tracing::warn!(%instance, "an instance is lost");
         }

@@ -63,9 +63,10 @@ impl Service {
     }
 
     pub(super) async fn explain_job(&self, id: JobId) -> Result<Explained, OperationRefusal> {
-        let explained = self.driver.store.explain(id, self.driver.options().require_tls).await?;
-        let job = self.driver.store.job(id).await?;
-        Ok(answers::explanation(&job, explained, self.driver.pod_detail(&job)))
+        let (require_tls, patience) = (self.driver.options().require_tls, self.driver.patience());
+        let explained = self.driver.store.explain(id, require_tls, patience).await?;
+        let pod = self.driver.pod_detail(&explained.job);
+        Ok(answers::explanation(explained, pod))
     }
 
     pub(super) async fn cancel_job(

@@ -63,7 +63,7 @@ use self::postgres::Postgres;
 pub use self::projects::{BegunSync, NewSync, Project};
 pub use self::recaps::RecapPage;
 pub use self::registry::Registry;
-pub use self::scene::Overview;
+pub use self::scene::{ExplainedJob, Overview};
 use self::schema::Step;
 use self::sql::Sql;
 use self::sqlite::Sqlite;

@@ -8,8 +8,8 @@ use super::registry::{self, Registry};
 use super::sql::Sql;
 use super::{Store, clock, owners};
 use crate::controller::core::{
-    Claim, Explanation, Fence, Group, Instance, InstanceName, JobId, JobState, Loads, Need, PendingJob,
-    Scene, Time, explain,
+    Claim, Explanation, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
+    PendingJob, Scene, Silence, Time, explain, silence,
 };
 use crate::controller::store::sql::values;
 
@@ -118,6 +118,17 @@ pub struct Overview {
     pub now: Time,
 }
 
+/// A job, and why it is in its state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExplainedJob {
+    /// The job.
+    pub job: Job,
+    /// Why it is pending, if it is.
+    pub waits: Option<Explanation>,
+    /// The instance on which it runs, or may still run, does not answer.
+    pub silence: Option<Silence>,
+}
+
 impl Store {
     /// Instances and groups with their loads.
     pub async fn overview(&self) -> Result<Overview, Error> {
@@ -131,18 +142,34 @@ impl Store {
         .await
     }
 
-    /// Why a job is pending; `None` if it is not.
+    /// Why a job is in its state.
     ///
     /// # Errors
     /// There is no such job.
-    pub async fn explain(&self, id: JobId, require_tls: bool) -> Result<Option<Explanation>, Error> {
+    pub async fn explain(
+        &self,
+        id: JobId,
+        require_tls: bool,
+        patience: Patience,
+    ) -> Result<ExplainedJob, Error> {
         self.read(move |sql| {
-            if sql.query("SELECT 1 FROM job WHERE id = $1", values![id])?.is_empty() {
-                return Err(Error::NoJob(id));
-            }
-            let loadout = Loadout::load(sql)?;
-            let job = loadout.pending.iter().find(|job| job.id == id);
-            Ok(job.map(|job| explain(&loadout.scene(require_tls), job)))
+            let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop();
+            let job = loaded.ok_or(Error::NoJob(id))?.job;
+            let (instances, waits) = match job.state {
+                JobState::Pending => {
+                    let loadout = Loadout::load(sql)?;
+                    let pending = loadout.pending.iter().find(|job| job.id == id);
+                    let scene = loadout.scene(require_tls);
+                    let waits = pending.map(|job| explain(&scene, &loadout.pending, job));
+                    (loadout.instances, waits)
+                }
+                JobState::Waiting | JobState::Running => (Registry::load(sql)?.plain_instances(), None),
+                JobState::Successful | JobState::Failed | JobState::Error | JobState::Canceled => {
+                    (Vec::new(), None)
+                }
+            };
+            let silence = silence(&job, &instances, &patience, sql.now());
+            Ok(ExplainedJob { job, waits, silence })
         })
         .await
     }

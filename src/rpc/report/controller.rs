@@ -193,6 +193,23 @@ reports! {
         summary: String,
         checks: Vec<CheckReport>,
         groups: Vec<ExplainedGroup>,
+        queue: Option<QueuePlace>,
+        silent: Option<SilentNode>,
+    }
+
+    /// The place of a job among those that wait for room where it does.
+    struct QueuePlace {
+        place: usize,
+        of: usize,
+    }
+
+    /// A node that does not answer, and on which a job runs or may still run.
+    struct SilentNode {
+        node: String,
+        attempt: u32,
+        since: Option<String>,
+        lost_at: String,
+        lost: bool,
     }
 
     /// One condition.
@@ -208,7 +225,19 @@ reports! {
         level: String,
         ok: bool,
         why: Option<String>,
+        jobs_running: u32,
+        max_concurrent_jobs: u32,
+        forks_running: u32,
+        max_forks: u32,
+        held_by: Vec<PlaceHolder>,
         instances: Vec<ExplainedInstance>,
+    }
+
+    /// A job that has a place for which another one waits.
+    struct PlaceHolder {
+        job: i64,
+        node: Option<String>,
+        impact: u32,
     }
 
     /// Whether an instance of the group does.
@@ -218,6 +247,8 @@ reports! {
         why: Option<String>,
         needs: u32,
         remaining: u32,
+        capacity: u32,
+        jobs_running: u32,
     }
 
     /// The controller as a whole; without its store there are no nodes and groups.

@@ -383,6 +383,27 @@ fn a_lost_attempt_is_found_by_the_silence_of_its_node() {
 }
 
 #[test]
+fn the_silence_of_its_node_is_told_before_and_after_it_is_lost() {
+    let mut job = Job { retry: Retry { max: 1, ..Retry::default() }, ..job() };
+    let first = run(&mut job, "e1");
+    let patience = Patience { started: Time(0), lost_after: secs(180) };
+    let mut e1 = execution("e1", 9);
+    let at = |job: &Job, e1: &Instance, after| silence(job, &[e1.clone()], &patience, START + secs(after));
+    assert_eq!(at(&job, &e1, 60), None);
+    e1.seen.values_mut().for_each(|sighting| sighting.routed = false);
+    let (node, since, lost_at) = (named("e1"), Some(START), START + secs(180));
+    let silent = Silence { node, attempt: first, since, lost_at, is_lost: false };
+    assert_eq!(at(&job, &e1, 60), Some(silent.clone()));
+    job.lost_after = Some(secs(90));
+    assert_eq!(at(&job, &e1, 60), Some(Silence { lost_at: START + secs(90), ..silent.clone() }));
+    mine(&mut job).on_lost(first, START + secs(91));
+    let lost = Silence { lost_at: START + secs(91), is_lost: true, ..silent };
+    assert_eq!((job.state, at(&job, &e1, 120)), (JobState::Pending, Some(lost)));
+    e1.seen.values_mut().for_each(|sighting| sighting.routed = true);
+    assert_eq!(at(&job, &e1, 120), None, "it is asked now");
+}
+
+#[test]
 fn a_payload_lost_with_its_last_holder_fails_a_pending_job() {
     let mut job = job();
     job.on_payload_lost(&"c3".into(), START);

@@ -15,7 +15,9 @@ fn finish(site: &Site, job: JobId) {
 /// Why an instance does not take a job.
 fn why(site: &Site, job: JobId, node: &str) -> Option<Why> {
     let require_tls = site.options.require_tls;
-    let explained = site.run(site.driver().store.explain(job, require_tls)).unwrap().unwrap();
+    let driver = site.driver();
+    let explained =
+        site.run(driver.store.explain(job, require_tls, driver.patience())).unwrap().waits.unwrap();
     let of_node =
         explained.groups.iter().flat_map(|group| &group.instances).find(|one| one.name.as_str() == node);
     of_node.unwrap_or_else(|| panic!("{node} is not in {explained:?}")).why

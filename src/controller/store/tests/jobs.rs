@@ -1,7 +1,7 @@
 //! The life of a job in the store.
 
 use super::*;
-use crate::controller::core::{AttemptNo, ChildId};
+use crate::controller::core::{AttemptNo, ChildId, QueuePlace};
 
 both![
     a_job_is_submitted_once,
@@ -246,11 +246,14 @@ async fn a_pending_job_is_explained(site: Site) {
     // An idle instance takes what is too large for it.
     assert_eq!(place(&store, &c1).await, [large, large2]);
     assert_eq!(store.job(waits).await.unwrap().explanation, "waiting for capacity in default");
-    let explanation = store.explain(waits, false).await.unwrap().unwrap();
+    let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
+    let explanation = store.explain(waits, false, patience).await.unwrap().waits.unwrap();
     assert_eq!(explanation.summary, "waiting for capacity in default");
     assert_eq!(explanation.groups[0].instances.len(), 2);
-    assert_eq!(store.explain(large, false).await.unwrap(), None);
-    assert!(matches!(store.explain(JobId(99), false).await, Err(Error::NoJob(_))));
+    assert_eq!(explanation.queue, Some(QueuePlace { place: 1, of: 1 }));
+    let runs = store.explain(large, false, patience).await.unwrap();
+    assert_eq!((runs.job.id, runs.waits, runs.silence), (large, None, None));
+    assert!(matches!(store.explain(JobId(99), false, patience).await, Err(Error::NoJob(_))));
 }
 
 async fn a_pause_places_nothing(site: Site) {
