@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::core::{
-    Explanation, Group, GroupAnswer, Instance, InstanceLoad, Progress, Time, Why, unfit, unusable,
+    Explanation, Group, GroupAnswer, Instance, InstanceLoad, Progress, Time, Why, readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -15,6 +15,9 @@ use crate::rpc::report::controller::{
     QueuePlace, SilentNode,
 };
 use crate::rpc::report::{self, Lenient};
+
+/// Bytes of a limit that are shown.
+const LONGEST_LIMIT: usize = 500;
 
 /// All instances with their loads.
 pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<InstanceReport> {
@@ -107,6 +110,9 @@ pub(super) fn groups(overview: &Overview) -> Vec<GroupReport> {
 impl From<&JobRow> for JobReport {
     fn from(row: &JobRow) -> Self {
         let end = row.finished.unwrap_or_else(|| Time(jiff::Timestamp::now().as_millisecond()));
+        let run = &row.terms.run;
+        let hosts = Some(row.terms.limit.join(",")).filter(|hosts| !hosts.is_empty());
+        let limit = hosts.map(|hosts| readable(&hosts, LONGEST_LIMIT)).or_else(|| run.limit.clone());
         Self {
             id: row.id.0,
             key: row.key.clone(),
@@ -131,6 +137,13 @@ impl From<&JobRow> for JobReport {
             rc: row.rc,
             labels: row.labels.clone(),
             launched_by: row.launched_by.clone(),
+            playbook: run.playbook.clone(),
+            module: run.module.clone(),
+            limit,
+            tags: run.tags.clone(),
+            skip_tags: run.skip_tags.clone(),
+            check: run.check,
+            rerun_of: row.terms.rerun_of,
         }
     }
 }

@@ -20,6 +20,7 @@ use super::operations::Operated;
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
+use super::stream::Asked;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::work::Registry;
@@ -295,24 +296,26 @@ fn submission(
     driver: &JobDriver,
     unit: &JobUnit,
     header: &Header,
-    forks: Option<u32>,
+    asked: &Asked,
     launched_by: &str,
 ) -> Result<Submission, String> {
     let text = serde_json::to_string(header).map_err(|error| error.to_string())?;
-    let size = header.size(forks);
+    let size = header.size(asked.forks);
     let terms = Terms {
         groups: header.groups.walk(),
         retry: header.retry,
         lost_after: header.lost_after,
         pending_timeout: header.pending_timeout,
         limit: Vec::new(),
+        run: asked.run.clone(),
+        rerun_of: unit.extra().rerun_of,
     };
     Ok(Submission {
         node: driver.node.clone(),
         unit: unit.id().to_string(),
         key: header.key.clone(),
         kind: header.kind,
-        name: header.name.clone().unwrap_or_default(),
+        name: header.name.as_ref().or(asked.run.title()).cloned().unwrap_or_default(),
         priority: header.priority,
         header: text,
         terms,

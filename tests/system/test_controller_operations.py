@@ -116,12 +116,29 @@ def test_a_job_runs_again_with_the_same_payload_and_is_deleted(alone):
     assert third["unit"] not in alone.command("work list")
 
 
+def test_a_job_says_what_it_was_and_what_it_repeats(alone):
+    what = {"playbook": "site.yml", "limit": "web", "tags": "a,b", "skip_tags": None, "module": None, "check": True}
+    said = lambda one: {key: one[key] for key in what}  # noqa: E731
+    _, first = submit(alone, {"labels": {"test": "what"}}, ident="w", playbook="site.yml", limit="web", cmdline="-t a,b --check -e secret=x")
+    one = ended(alone, first)
+    assert (one["name"], said(one), one["rerun_of"], one["launched_by"]) == ("site.yml", what, None, f"unix:{os.getuid()}")
+    again = ask(alone, "job.rerun", id=first)
+    assert (again["name"], said(again), again["rerun_of"]) == ("site.yml", what, first)
+    listed = ask(alone, "job.list", label={"test": "what"})["jobs"]
+    assert [(one["id"], said(one), one["rerun_of"]) for one in listed] == [(again["id"], what, first), (first, what, None)]
+    _, module = submit(alone, ident="m", module="user", module_args="password=hidden")
+    shown = ended(alone, module)
+    assert (shown["name"], shown["module"], shown["playbook"]) == ("user", "user", None)
+    assert "hidden" not in json.dumps(shown), "arguments may be secret"
+    ended(alone, again["id"])
+
+
 def test_a_job_runs_again_on_the_hosts_that_failed(alone):
     stats = {"ok": {"good": 1, "bad": 1}, "failures": {"bad": 1}, "dark": {"gone": 1}}
     _, first = submit(alone, ident="h", stats=stats, status="failed")
     assert ended(alone, first)["host_stats"]["gone"]["dark"] == 1
     again = ended(alone, ask(alone, "job.rerun", id=first, failed_hosts=True)["id"])
-    assert again["hosts"] == 2, again
+    assert (again["hosts"], again["limit"], again["rerun_of"]) == (2, "bad,gone", first), again
     assert b'"limit": "bad,gone"' in until("its output", lambda: output(alone, again["id"]))
 
 

@@ -68,7 +68,7 @@ impl JobDriver {
         let mut wanted = Wanted {
             credentials: Credentials::new(self.options().credentials.clone()),
             in_pod: attempt.child == ChildType::Container,
-            limit: self.store.detail(job.id).await?.terms.limit,
+            limit: self.store.detail(job.id).await?.row.terms.limit,
             header,
         };
         let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));

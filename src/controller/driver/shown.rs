@@ -113,7 +113,7 @@ impl JobDriver {
             Some(attempt) => self.child_type(attempt).await?,
             None => String::new(),
         };
-        if !is_final || detail.terms.retry.max == 0 || detail.row.state == JobState::Successful {
+        if !is_final || detail.row.terms.retry.max == 0 || detail.row.state == JobState::Successful {
             return self.report(detail, &child_type, &units).await;
         }
         // A full disk makes the end of the output wait, and the loop that shows jobs must not.

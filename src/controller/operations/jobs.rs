@@ -91,7 +91,7 @@ impl Service {
             let state = former.row.state.name();
             return Err(conflict(format!("job {id} is {state}: it can run again once it has ended")));
         }
-        let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.terms.limit.clone() };
+        let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.row.terms.limit.clone() };
         let again = |former| Repeat { former, limit, audit };
         let new = match self.unit_with_payload(&former) {
             Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,

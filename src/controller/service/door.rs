@@ -345,7 +345,7 @@ impl JobIntake for Intake {
             let accepted = stream.finish().map_err(|error| error.to_string())?;
             check(&accepted.header, request.is_admin, door.0.support)?;
             check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
-            let stream::Accepted { header: asked, forks, unjudged, .. } = accepted;
+            let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
             if let Some(zip) = unjudged {
                 judge(zip, unit.payload()).await?;
             }
@@ -364,7 +364,7 @@ impl JobIntake for Intake {
             }
             drop(waiting);
             let driver = door.driver()?;
-            let mut submission = submission(&driver, &unit, &asked, forks, &request.launched_by)?;
+            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by)?;
             submission.is_admin = request.is_admin;
             let entering = driver.entering.clone().read_owned().await;
             match enter(&driver, &submission).await {

@@ -12,6 +12,7 @@ use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
 use crate::controller::peer::PeerStream;
 use crate::controller::store::{Audit, Error, JobDetail};
+use crate::controller::stream::Asked;
 use crate::rpc::UnitState;
 use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobUnit};
 use crate::work::{Leftovers, Registry, Submission};
@@ -127,8 +128,9 @@ impl Repeat {
         if !limit.is_empty() {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
         }
+        let asked = Asked { forks: Some(former.row.forks), run: former.row.terms.run.clone() };
         let entering = driver.entering.clone().read_owned().await;
-        let submission = submission(driver, unit, &header, Some(former.row.forks), &audit.who);
+        let submission = submission(driver, unit, &header, &asked, &audit.who);
         let mut submission = submission.map_err(Error::Conflict)?;
         submission.terms.limit = limit;
         let job = driver.store.submit_for(audit, submission, most_pending(driver)).await?;

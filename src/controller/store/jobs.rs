@@ -13,6 +13,7 @@ use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{
     Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, Progress, Retry, Time,
 };
+use crate::controller::stream::RunSummary;
 
 /// What a submission says about placement and retries, as the store keeps it beside the header.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,12 @@ pub struct Terms {
     /// The only hosts to run on; all if it is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limit: Vec<String>,
+    /// What it runs.
+    #[serde(default)]
+    pub run: RunSummary,
+    /// The job that it repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<i64>,
 }
 
 /// A job with what only the store knows of it.

@@ -83,6 +83,8 @@ pub struct JobRow {
     pub labels: BTreeMap<String, String>,
     /// Who submitted it.
     pub launched_by: String,
+    /// How it is placed and retried, and what it runs.
+    pub terms: Terms,
 }
 
 /// One page of a list.
@@ -101,8 +103,6 @@ pub struct JobDetail {
     pub row: JobRow,
     /// The header as JSON.
     pub header: String,
-    /// How it is placed and retried.
-    pub terms: Terms,
     /// In order.
     pub attempts: Vec<Attempt>,
     /// Jobs that must succeed first.
@@ -127,7 +127,7 @@ const FEW: i64 = 1000;
 const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.priority, job.controller_node, \
     job.execution_node, job.instance_group, job.attempt, job.impact, job.hosts, job.forks, job.created, \
     job.started, job.finished, job.cancel_requested, job.explanation, job.events, job.rc, job.labels, \
-    job.launched_by";
+    job.launched_by, job.terms";
 
 impl Store {
     /// One page of jobs, newest first, at most `limit` and [`PAGE_MAX`] of them.
@@ -330,6 +330,7 @@ fn read(row: &mut Row) -> Result<JobRow, Error> {
         rc: row.take()?,
         labels: from_json(&row.take::<String>()?)?,
         launched_by: row.take()?,
+        terms: from_json(&row.take::<String>()?)?,
     })
 }
 
@@ -345,7 +346,6 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
     Ok(JobDetail {
         row: job,
         header,
-        terms: loaded.terms,
         attempts: loaded.job.attempts,
         depends_on: depends_on.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?,
         output_bytes,

@@ -48,16 +48,3 @@ impl RunnerLine<'_> {
 pub fn is_header(line: &[u8]) -> bool {
     serde_json::from_slice::<Map<String, Value>>(line).is_ok_and(|object| object.contains_key(HEADER))
 }
-
-/// The forks in the keyword arguments, which the runner's command line passes as text.
-pub(super) fn forks(kwargs: &RawValue) -> Option<u32> {
-    #[derive(Deserialize)]
-    struct Kwargs {
-        forks: Option<Value>,
-    }
-    let forks = serde_json::from_str::<Kwargs>(kwargs.get()).ok()?.forks?;
-    match forks {
-        Value::String(text) => text.parse().ok(),
-        other => other.as_u64().and_then(|forks| forks.try_into().ok()),
-    }
-}

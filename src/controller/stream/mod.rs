@@ -1,10 +1,11 @@
 //! The runner's stream, in both directions: lines of JSON, and zips in base64 between them.
 //!
 //! `scan` cuts the bytes into lines and zips, `line` says what a line is. [`Submission`] checks a stream on its
-//! way in, [`StoredZip`] what its zip unpacks into, [`KwargsChange`] rewrites its first line on the way to a child,
+//! way in and finds what it has [`Asked`] for, [`StoredZip`] what its zip unpacks into, [`KwargsChange`] rewrites its first line on the way to a child,
 //! [`WorkerOutput`] reads what comes back. All of them are fed bytes and need little memory however long the stream is;
 //! none of them opens or writes anything itself.
 
+mod asked;
 mod directory;
 mod events;
 mod kwargs;
@@ -16,6 +17,7 @@ mod submission;
 mod tail;
 mod zip;
 
+pub use self::asked::{Asked, RunSummary};
 pub use self::directory::StoredZip;
 pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError, limit};

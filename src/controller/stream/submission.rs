@@ -3,8 +3,9 @@
 
 use std::fmt;
 
+use super::asked::Asked;
 use super::directory::StoredZip;
-use super::line::{RunnerLine, forks, is_header};
+use super::line::{RunnerLine, is_header};
 use super::scan::{Piece, Scanner};
 use crate::controller::header::Header;
 use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
@@ -48,7 +49,7 @@ pub struct Submission {
     header: Option<Header>,
     header_length: u64,
     kwargs_length: u64,
-    forks: Option<u32>,
+    asked: Asked,
     /// The zip, its end being known.
     zip: Option<StoredZip>,
 }
@@ -62,8 +63,8 @@ pub struct Accepted {
     pub header_length: u64,
     /// Bytes of the stream's first line, its newline included.
     pub kwargs_length: u64,
-    /// The forks in the kwargs.
-    pub forks: Option<u32>,
+    /// What the kwargs say.
+    pub asked: Asked,
     /// The zip that must bring no project, as the header names one. Judge it once the stream is stored.
     pub unjudged: Option<StoredZip>,
     /// All its bytes.
@@ -81,7 +82,7 @@ impl Submission {
             header,
             header_length: 0,
             kwargs_length: 0,
-            forks: None,
+            asked: Asked::default(),
             zip: None,
         }
     }
@@ -110,8 +111,8 @@ impl Submission {
                             (self.header, self.header_length) = (Some(*header), length);
                             self.awaited = Awaited::Kwargs;
                         }
-                        Step::Kwargs(forks) => {
-                            (self.forks, self.kwargs_length) = (forks, length);
+                        Step::Kwargs(asked) => {
+                            (self.asked, self.kwargs_length) = (asked, length);
                             self.header.get_or_insert_default();
                             self.awaited = Awaited::ZipOrEnd;
                         }
@@ -154,7 +155,7 @@ impl Submission {
                 header,
                 header_length: self.header_length,
                 kwargs_length: self.kwargs_length,
-                forks: self.forks,
+                asked: self.asked,
                 unjudged,
                 length,
             }),
@@ -177,7 +178,7 @@ impl Submission {
 /// What a line is.
 enum Step {
     Header(Box<Header>),
-    Kwargs(Option<u32>),
+    Kwargs(Asked),
     Zip(u64),
     End,
 }
@@ -190,7 +191,11 @@ fn read_line(awaited: Awaited, line: &[u8], start: u64) -> Result<Step, Refusal>
         (Awaited::FirstLine, _) if is_header(line) => Ok(Step::Header(Box::new(Header::parse(line)?))),
         (Awaited::Kwargs, _) if is_header(line) => Err(unexpected()),
         (Awaited::FirstLine | Awaited::Kwargs, Some(RunnerLine { kwargs: Some(kwargs), .. })) => {
-            if kwargs.get().starts_with('{') { Ok(Step::Kwargs(forks(kwargs))) } else { Err(unexpected()) }
+            if kwargs.get().starts_with('{') {
+                Ok(Step::Kwargs(Asked::read(kwargs)))
+            } else {
+                Err(unexpected())
+            }
         }
         (Awaited::FirstLine, _) => Err(Refusal::NoHeader),
         (Awaited::ZipOrEnd, Some(RunnerLine { zipfile: Some(bytes), .. })) => Ok(Step::Zip(bytes)),

@@ -126,6 +126,13 @@ reports! {
         rc: Option<i32>,
         labels: BTreeMap<String, String>,
         launched_by: String,
+        playbook: Option<String>,
+        module: Option<String>,
+        limit: Option<String>,
+        tags: Option<String>,
+        skip_tags: Option<String>,
+        check: bool,
+        rerun_of: Option<i64>,
     }
 
     /// A page of jobs, newest first.

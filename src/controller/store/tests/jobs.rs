@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::controller::core::{AttemptNo, ChildId, QueuePlace};
+use crate::controller::stream::RunSummary;
 
 both![
     a_job_is_submitted_once,
@@ -75,11 +76,14 @@ async fn a_job_is_placed_runs_and_ends(site: Site) {
     new.labels = [("env".to_owned(), "test".to_owned())].into();
     new.terms.retry = Retry { max: 3, on_error: true, ..Retry::default() };
     new.terms.lost_after = Some(Duration::from_secs(77));
+    new.terms.run = RunSummary { playbook: Some("site.yml".into()), check: true, ..RunSummary::default() };
+    new.terms.rerun_of = Some(3);
     let id = store.submit(new.clone(), 9).await.unwrap().id();
     assert_eq!(place(&store, &c1).await, [id]);
     let job = store.job(id).await.unwrap();
     assert_eq!((job.state, job.fence.clone()), (JobState::Waiting, Some(c1.clone())));
     assert_eq!((job.retry, job.lost_after), (new.terms.retry, new.terms.lost_after));
+    assert_eq!(store.detail(id).await.unwrap().row.terms, new.terms);
     let unit = &job.current().unwrap().unit;
     assert_eq!((unit.job, unit.attempt), (id, AttemptNo(1)));
     assert!(store.install_id().await.unwrap().starts_with(&format!("{:08x}", unit.install)));

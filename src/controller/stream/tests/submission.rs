@@ -30,7 +30,7 @@ fn a_stream_of_the_runner_is_a_job_with_all_defaults() {
         assert_eq!(accepted.length, stream.len() as u64);
         assert_eq!(stream[accepted.kwargs_length as usize - 1], b'\n');
         assert!(stream[accepted.kwargs_length as usize..].starts_with(b"{\"zipfile\": "));
-        assert_eq!(accepted.forks, None);
+        assert_eq!(accepted.asked.forks, None);
     }
 }
 
@@ -93,7 +93,7 @@ fn the_forks_of_the_stream_are_read_as_number_or_text() {
         ("{}", None),
     ] {
         let stream = format!("{{\"kwargs\": {kwargs}}}\n{{\"eof\": true}}\n");
-        assert_eq!(check(stream.as_bytes(), 9).unwrap().forks, forks, "{kwargs}");
+        assert_eq!(check(stream.as_bytes(), 9).unwrap().asked.forks, forks, "{kwargs}");
     }
 }
 
