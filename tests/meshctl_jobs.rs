@@ -154,7 +154,8 @@ fn ctrl_c_cancels_and_a_second_one_leaves() {
         Step::HoldOpen,
     ]));
     let mut cancel = operation("job.cancel", json!({"id": 7}), json!({"id": 7}));
-    cancel.push(Step::Signal);
+    // It closes once it has read the answer.
+    cancel.extend([Step::WaitForClose, Step::Signal]);
     script.push(cancel);
     let node = FakeNode::start(script);
     let mut child = Process::new(assert_cmd::cargo::cargo_bin("meshctl"))
@@ -176,7 +177,8 @@ fn ctrl_c_cancels_and_a_second_one_leaves() {
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
-    assert!(err.contains("cancelling job 7") && err.contains("job 7 goes on without us"), "{err}");
+    assert!(err.contains("cancelling job 7"), "{err}");
+    assert!(err.contains("job 7 is being cancelled, and ends without us; look after it: meshctl"), "{err}");
     node.finish();
 }
 

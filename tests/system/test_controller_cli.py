@@ -13,6 +13,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import warnings
 import zipfile
@@ -20,7 +21,7 @@ import zipfile
 import pytest
 
 from mesh import ANSIBLE_RUNNER, MESHCTL, VENV, command_type, environment, own_runner, until
-from test_controller import ask, ended, job, runner
+from test_controller import STAND_IN, ask, ended, job, runner
 
 #: With the interpreter that runs Ansible itself.
 LOCAL = "ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'"
@@ -68,13 +69,14 @@ def stand_in(mesh, tmp_path):
     return start(mesh, tmp_path, runner)
 
 
-def start(mesh, tmp_path, work):
+def start(mesh, tmp_path, work, nodes=("e1",)):
     settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "poll": "1s"}
     mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(work("own"))}])
-    mesh.node("e1", peers=["control"], work=[work("ansible-runner")])
+    for name in nodes:
+        mesh.node(name, peers=["control"], work=[work("ansible-runner")])
     mesh.start()
     ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
-    until("two instances to be ready", lambda: ready() == 2, 60)
+    until("all instances to be ready", lambda: ready() == 1 + len(nodes), 60)
     return mesh["control"]
 
 
@@ -339,6 +341,36 @@ def test_jobs_are_cancelled_by_what_they_are_once_somebody_says_yes(stand_in, pr
     assert code == 0 and f"Job {two} canceled" in shown and f"Job {one} canceled" in shown, shown
     assert result(stand_in, "job", "show", other)["state"] == "pending"
     assert meshctl(stand_in, "job", "list", "--quiet", "--state", "pending,canceled").stdout.split() == [str(other), str(two), str(one)]
+
+
+def test_a_run_says_that_its_node_is_lost_and_where_it_runs_again(mesh, tmp_path, project):
+    go, script = tmp_path / "go", tmp_path / "runner"
+    waits = f"case \"$*\" in *--worker-info*) ;; *) while [ ! -e {go} ]; do sleep 0.05; done;; esac"
+    script.write_text(f'#!/bin/sh\n{waits}\nexec {sys.executable} {STAND_IN} "$@"\n')
+    script.chmod(0o755)
+    node = start(mesh, tmp_path, lambda name: command_type(name, str(script), "worker", runtime=True), ["e1", "e2"])
+    words = arguments(node, "job", "run", project, "-p", "site.yml", "--retry", 1, "--lost-after", "12s")
+    run = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+    number = int(run.stderr.readline().split()[1])
+    running = until("it to run", lambda: (one := job(node, number))["state"] == "running" and one, 60)
+    lost = running["execution_node"]
+    other = {"e1": "e2", "e2": "e1"}[lost]
+    assert result(node, "job", "explain", "site.yml")["silent"] is None
+    mesh[lost].stop(signal.SIGKILL)
+    clock = r"\d\d:\d\d:\d\d"
+    line = run.stderr.readline()
+    assert re.fullmatch(f"Job {number}: {lost} is out of reach since {clock}, lost at {clock}\n", line), line
+    silent = result(node, "job", "explain", "site.yml")["silent"]
+    assert (silent["node"], silent["attempt"]) == (lost, 1) and silent["since"] < silent["lost_at"], silent
+    line = run.stderr.readline()
+    helps = f"attempt 1 may still run there. If it never comes back: meshctl instance remove {lost} --dead"
+    assert re.fullmatch(f"Job {number} waits: {lost} is out of reach since {clock}, lost at {clock}: {helps}\n", line), line
+    assert result(node, "job", "explain", number)["silent"]["lost"] is True
+    assert meshctl(node, "instance", "remove", lost, "--dead").returncode == 0
+    assert run.stderr.readline() == f"Job {number} runs again on {other} (attempt 2)\n"
+    go.touch()
+    _, err = run.communicate(timeout=60)
+    assert (run.returncode, err) == (0, ""), err
 
 
 def test_groups_and_instances_are_set_and_shown(stand_in):

@@ -7,7 +7,7 @@
 //! ansible-runner transmit would, `submit` hands them over. No Ansible is needed here. Secrets and variables are files
 //! of the stream, and arguments of no process. What comes back: `follow` reads a job's output, `playbook` makes of it
 //! what ansible-playbook prints, `artifacts` keeps the files, `report` says what people read of a job, `explain` why it
-//! does not get on.
+//! does not get on, and `tell` has `run` say so.
 
 mod ansible;
 mod artifacts;
@@ -24,6 +24,7 @@ mod run;
 mod secrets;
 mod settings;
 mod submit;
+mod tell;
 mod transmit;
 mod tree;
 mod vault;

@@ -1,12 +1,10 @@
 //! `meshctl job run`: makes a job of a directory, submits it, prints what its playbook prints, and ends as it does.
-//! Owns what Ctrl-C means: the first one cancels the job, the second one leaves it.
+//! Owns what Ctrl-C means: the first one cancels the job, the second one leaves it, and says what is so then.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
@@ -14,16 +12,13 @@ use super::follow::{JobId, OutputOf, cancel, ending, exit_of, final_job};
 use super::pack::{Bundle, Typed};
 use super::playbook::Playbook;
 use super::submit::submit;
+use super::tell::tell;
 use super::transmit::Stream;
 use crate::cli::Context;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Interrupts, Output};
 use crate::cli::work::payload::Payload;
-use crate::rpc::operation::{self, ById};
-use crate::rpc::report::JobState;
 
-/// How often a job that does not run yet is asked why.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Pieces of output that wait for a slow terminal.
 const AHEAD: usize = 4;
 
@@ -53,10 +48,10 @@ impl RunFlags {
             return Ok(Exit::Success);
         }
         let mut playbook = Playbook::new(output, artifacts);
-        watch(context, id, &mut playbook, &mut interrupts).await?;
+        let cancel = watch(context, id, &mut playbook, &mut interrupts).await?;
         let job = tokio::select! {
             job = final_job(context, id) => job?,
-            failure = interrupts.next() => return Err(left(context, id, failure)),
+            failure = interrupts.next() => return Err(left(context, id, cancel, failure)),
         };
         let (exit, rest) = (exit_of(&job.report.job), playbook.finish(&job.report)?);
         if output.json {
@@ -81,13 +76,24 @@ fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<Stream, Failu
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
 }
 
+/// What became of the wish to cancel the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cancel {
+    /// Nobody has it, or the node refused.
+    None,
+    /// The node has not answered yet.
+    Asked,
+    /// The node has saved it.
+    Saved,
+}
+
 /// Prints the job's output to its end.
 async fn watch(
     context: &Context,
     id: JobId,
     playbook: &mut Playbook,
     interrupts: &mut Interrupts,
-) -> Result<(), Failure> {
+) -> Result<Cancel, Failure> {
     let (sender, mut pieces) = mpsc::channel(AHEAD);
     let mut from = OutputOf::new(context, id, true);
     tokio::spawn(async move {
@@ -97,32 +103,30 @@ async fn watch(
             }
         }
     });
-    let mut waiting = pin!(tell_why_it_waits(context, id));
-    let (mut has_output, mut is_cancelled) = (false, false);
+    let mut telling = pin!(tell(context, id));
+    let (mut was_interrupted, mut cancelled) = (false, Cancel::None);
     loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
-                None => return Ok(()),
+                None => return Ok(cancelled),
                 Some(piece) => {
-                    has_output = true;
                     let text = playbook.push(&piece?)?;
                     if !context.output.json {
                         context.output.bytes(text.as_bytes()).await?;
                     }
                 }
             },
-            () = &mut waiting, if !is_cancelled && !has_output => {}
+            () = &mut telling, if !was_interrupted => {}
             failure = interrupts.next() => {
-                if std::mem::replace(&mut is_cancelled, true) {
-                    return Err(left(context, id, failure));
+                if std::mem::replace(&mut was_interrupted, true) {
+                    return Err(left(context, id, cancelled, failure));
                 }
                 tokio::select! {
-                    cancelled = cancel_and_say(context, id) => {
-                        if let Err(error) = cancelled {
-                            context.output.error(&format!("meshctl: job {id} is not cancelled: {error}"));
-                        }
-                    }
-                    failure = interrupts.next() => return Err(left(context, id, failure)),
+                    saved = cancel_and_say(context, id) => match saved {
+                        Ok(()) => cancelled = Cancel::Saved,
+                        Err(error) => context.output.error(&format!("meshctl: job {id} is not cancelled: {error}")),
+                    },
+                    failure = interrupts.next() => return Err(left(context, id, Cancel::Asked, failure)),
                 }
             }
         }
@@ -136,35 +140,12 @@ async fn cancel_and_say(context: &Context, id: JobId) -> Result<(), Failure> {
     cancel(context, id).await
 }
 
-fn left(context: &Context, id: JobId, failure: Failure) -> Failure {
+fn left(context: &Context, id: JobId, cancel: Cancel, failure: Failure) -> Failure {
     let meshctl = format!("meshctl --socket {}", context.client.address());
-    Failure::new(failure.exit, format!("job {id} goes on without us; look after it: {meshctl} job show {id}"))
-}
-
-/// Says on standard error why a job does not start, each time the reason changes. Never ends before the job runs.
-async fn tell_why_it_waits(context: &Context, id: JobId) {
-    let get = operation::get_job(ById { id });
-    let mut last = String::new();
-    loop {
-        sleep(PATIENCE).await;
-        // Who follows the output says that the node is away.
-        let Ok(job) = get.ask(&context.client).await else { continue };
-        let job = job.report.job;
-        match job.state.known() {
-            Some(JobState::Pending | JobState::Waiting) => {}
-            None
-            | Some(
-                JobState::Running
-                | JobState::Successful
-                | JobState::Failed
-                | JobState::Error
-                | JobState::Canceled,
-            ) => std::future::pending().await,
-        }
-        let why = job.explanation;
-        if !why.is_empty() && why != last {
-            context.output.note(&format!("Job {id} waits: {why}"));
-            last = why;
-        }
-    }
+    let what = match cancel {
+        Cancel::None => "goes on without us",
+        Cancel::Asked => "goes on without us, unless the node has our cancel already",
+        Cancel::Saved => "is being cancelled, and ends without us",
+    };
+    Failure::new(failure.exit, format!("job {id} {what}; look after it: {meshctl} job show {id}"))
 }

@@ -1,0 +1,166 @@
+//! What `meshctl job run` says of its job on standard error: why it waits, also after an attempt, that its node is out of
+//! reach, and that it runs again. Each once, and nothing of what goes as it should.
+
+use std::time::Duration;
+
+use jiff::Zoned;
+use tokio::time::sleep;
+
+use super::explain::silence;
+use super::follow::JobId;
+use crate::cli::Context;
+use crate::rpc::operation::{self, ById};
+use crate::rpc::report::JobState;
+use crate::rpc::report::controller::{JobDetail, SilentNode};
+
+/// How often a job that does not run is looked at.
+const WAITING: Duration = Duration::from_secs(2);
+/// How often one that runs is.
+const RUNNING: Duration = Duration::from_secs(5);
+
+/// Says what becomes of a job, until nobody wants to know any more.
+pub(super) async fn tell(context: &Context, id: JobId) {
+    let (get, explain) = (operation::get_job(ById { id }), operation::explain_job(ById { id }));
+    let (mut told, mut pause) = (Told::default(), WAITING);
+    while !context.output.json {
+        sleep(pause).await;
+        // Who follows the output says that the node is away.
+        let Ok(job) = get.ask(&context.client).await else { continue };
+        let job = job.report;
+        let silent = match has_begun(&job) {
+            false => None,
+            true => match explain.ask(&context.client).await {
+                Ok(explained) => explained.report.silent,
+                Err(_) => continue,
+            },
+        };
+        told.news(&job, silent.as_ref(), &Zoned::now()).iter().for_each(|news| context.output.note(news));
+        pause = if is_in(&job, &[JobState::Running]) { RUNNING } else { WAITING };
+    }
+    std::future::pending().await
+}
+
+/// Whether an attempt of it runs, or may still run.
+fn has_begun(job: &JobDetail) -> bool {
+    job.attempts.iter().any(|attempt| !attempt.confirmed)
+}
+
+fn is_in(job: &JobDetail, states: &[JobState]) -> bool {
+    job.job.state.known().is_some_and(|state| states.contains(&state))
+}
+
+/// What was said so far.
+#[derive(Debug, Default)]
+struct Told {
+    why: String,
+    attempt: u32,
+    silent: Option<String>,
+}
+
+impl Told {
+    /// What is new about a job; `silent` is its node, if that is out of reach.
+    fn news(&mut self, job: &JobDetail, silent: Option<&SilentNode>, now: &Zoned) -> Vec<String> {
+        let (id, mut news) = (job.job.id, Vec::new());
+        if is_in(job, &[JobState::Pending]) {
+            let why = silent.map_or_else(|| job.job.explanation.clone(), |silent| silence(silent, now));
+            if !why.is_empty() && why != self.why {
+                news.push(format!("Job {id} waits: {why}"));
+                self.why = why;
+            }
+            self.silent = None;
+            return news;
+        }
+        let has_run = |n| job.attempts.iter().any(|attempt| attempt.n < n && attempt.started.is_some());
+        if let Some(attempt) = job.attempts.last().filter(|attempt| attempt.n > self.attempt) {
+            if has_run(attempt.n) {
+                let node = attempt.node.as_ref().or(job.job.instance_group.as_ref());
+                let place = node.map(|node| format!(" on {node}")).unwrap_or_default();
+                news.push(format!("Job {id} runs again{place} (attempt {})", attempt.n));
+            }
+            (self.attempt, self.silent) = (attempt.n, None);
+        }
+        match (silent, &self.silent) {
+            (Some(silent), None) => {
+                news.push(format!("Job {id}: {}", silence(silent, now)));
+                self.silent = Some(silent.node.clone());
+            }
+            (None, Some(node)) if is_in(job, &[JobState::Waiting, JobState::Running]) => {
+                news.push(format!("Job {id}: {node} is back"));
+                self.silent = None;
+            }
+            (Some(_), Some(_)) | (None, _) => {}
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use jiff::tz::TimeZone;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::rpc::report;
+
+    fn job(state: &str, explanation: &str, attempts: &[(u32, &str, bool)]) -> JobDetail {
+        let attempts: Vec<Value> = attempts
+            .iter()
+            .map(|(n, node, started)| json!({"n": n, "node": node, "started": started.then_some("2026-11-25T12:00:00Z")}))
+            .collect();
+        report::read(&json!({"id": 7, "state": state, "explanation": explanation, "attempts": attempts}))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_lost_node_and_the_next_attempt_are_told_once() {
+        let now = "2026-11-25T12:09:00Z".parse::<Timestamp>().unwrap().to_zoned(TimeZone::UTC);
+        let mut told = Told::default();
+        let mut news = |job: JobDetail, silent: Option<&SilentNode>| told.news(&job, silent, &now);
+        let nothing: [&str; 0] = [];
+        assert_eq!(news(job("pending", "", &[]), None), nothing);
+        let waits = || job("pending", "waiting for capacity in east", &[]);
+        assert_eq!(news(waits(), None), ["Job 7 waits: waiting for capacity in east"]);
+        assert_eq!(news(waits(), None), nothing);
+        assert_eq!(
+            news(job("waiting", "Starting on e1", &[(1, "e1", false)]), None),
+            nothing,
+            "it does not wait"
+        );
+        let runs = || job("running", "Running on e1", &[(1, "e1", true)]);
+        assert_eq!(news(runs(), None), nothing);
+        let silent = |lost| SilentNode {
+            node: "e1".into(),
+            attempt: 1,
+            since: Some("2026-11-25T12:04:00Z".into()),
+            lost_at: "2026-11-25T12:07:00Z".into(),
+            lost,
+        };
+        let away = "Job 7: e1 is out of reach since 12:04:00, lost at 12:07:00";
+        assert_eq!(news(runs(), Some(&silent(false))), [away]);
+        assert_eq!(news(runs(), Some(&silent(false))), nothing);
+        assert_eq!(news(runs(), None), ["Job 7: e1 is back"]);
+        assert_eq!(news(runs(), Some(&silent(false))), [away]);
+        let lost = || job("pending", "attempt 1 on e1 is lost and may still run", &[(1, "e1", true)]);
+        let lines = news(lost(), Some(&silent(true)));
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        assert!(
+            line.starts_with(
+                "Job 7 waits: e1 is out of reach since 12:04:00, lost at 12:07:00: attempt 1 may"
+            )
+        );
+        assert!(line.ends_with("meshctl instance remove e1 --dead"), "{line}");
+        assert_eq!(news(lost(), Some(&silent(true))), nothing);
+        let again = || job("running", "Running on e2", &[(1, "e1", true), (2, "e2", false)]);
+        assert_eq!(news(again(), None), ["Job 7 runs again on e2 (attempt 2)"]);
+        assert_eq!(news(again(), None), nothing);
+        assert_eq!(news(job("successful", "Finished", &[(2, "e2", true)]), None), nothing);
+    }
+
+    #[test]
+    fn an_attempt_after_one_that_never_ran_is_no_news() {
+        let now = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+        let runs = job("running", "Running on e2", &[(1, "e1", false), (2, "e2", true)]);
+        assert_eq!(Told::default().news(&runs, None, &now), [""; 0]);
+    }
+}
