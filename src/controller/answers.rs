@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::core::{
-    Explanation, Group, GroupAnswer, Instance, InstanceLoad, Progress, Time, Why, readable, unfit, unusable,
+    Explanation, Group, GroupAnswer, Instance, InstanceLoad, JobKind, Progress, Size, Time, Why, readable,
+    unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -41,6 +42,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
             reachable: instance.is_reachable_from(&driver.node, overview.now),
             why: code(why(instance)),
             capacity: load.capacity,
+            usual_jobs: load.capacity / Size::default().impact(JobKind::Job),
             cpu_capacity: instance.capacities.cpu,
             mem_capacity: instance.capacities.mem,
             cpu: f64::from(record.cpu) / 10.0,

@@ -357,7 +357,7 @@ def test_a_run_says_that_its_node_is_lost_and_where_it_runs_again(mesh, tmp_path
     other = {"e1": "e2", "e2": "e1"}[lost]
     assert result(node, "job", "explain", "site.yml")["silent"] is None
     mesh[lost].stop(signal.SIGKILL)
-    clock = r"\d\d:\d\d:\d\d"
+    clock = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
     line = run.stderr.readline()
     assert re.fullmatch(f"Job {number}: {lost} is out of reach since {clock}, lost at {clock}\n", line), line
     silent = result(node, "job", "explain", "site.yml")["silent"]

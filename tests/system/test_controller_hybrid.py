@@ -70,9 +70,36 @@ def test_a_hybrid_runs_jobs_itself_and_goes_on_with_them_after_a_crash(hybrid, t
     until("the child to be released", lambda: set(node.command("work list")) == {unit})
 
 
+def niceness(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[16])
+
+
+def test_a_hybrid_keeps_room_for_itself_and_what_it_runs_gives_way(hybrid, tmp_path):
+    """Two processors and 16 GiB are 143 forks on a node that is no control node."""
+    node, go = hybrid["hybrid"], tmp_path / "go"
+    own = ask(node, "instance.get", name="hybrid")
+    assert (own["cpu_capacity"], own["mem_capacity"], own["capacity"], own["usual_jobs"]) == (4, 71, 71, 11), own
+    ask(node, "instance.enable", name="e1")
+    until("e1 to be checked", lambda: all(one["node_state"] == "ready" for one in instances(node)), 60)
+    assert ask(node, "instance.get", name="e1")["usual_jobs"] == 23
+    for name, more in [("hybrid", 10), ("e1", 0)]:
+        ask(node, "group.create", name=f"only-{name}", policy_instance_list=[name])
+        diary = tmp_path / name
+        header = {"groups": {"launch": [f"only-{name}"]}}
+        number = submit(node, header, ident=name, go=str(go), diary=str(diary), locks=[])[1]
+        until("it to run", lambda one=number: ask(node, "job.get", id=one)["state"] == "running")
+        runs = pathlib.Path(f"{diary}.runs")
+        until("its diary to begin", lambda: runs.exists() and runs.read_text().endswith("\n"))
+        run = json.loads(runs.read_text().splitlines()[0])["run"]
+        assert niceness(run) == min(19, niceness(hybrid[name].process.pid) + more), name
+    go.touch()
+
+
 def test_a_hybrid_shares_jobs_with_the_nodes_of_its_group(hybrid, tmp_path):
     node, go = hybrid["hybrid"], tmp_path / "go"
     ask(node, "instance.enable", name="e1")
+    # About as much as the hybrid has.
+    ask(node, "instance.set", name="e1", capacity_adjustment=0.5)
     until("e1 to be checked", lambda: all(one["node_state"] == "ready" for one in instances(node)), 60)
     jobs = [submit(node, ident=f"s{n}", go=str(go))[1] for n in range(6)]
     state = lambda n: ask(node, "job.get", id=n)  # noqa: E731

@@ -105,6 +105,15 @@ impl Capacities {
         }
     }
 
+    /// What is left of it beside a controller on the same machine: all but one processor's share, or half of what a single
+    /// processor has.
+    pub fn beside_controller(self, cpus: Cpus) -> Self {
+        let all = u64::from(cpus.0.max(1));
+        let left = all.saturating_sub(u64::from(Cpus::whole(1).0)).max(all / 2);
+        let share = |forks: u32| u32::try_from(u64::from(forks) * left / all).unwrap_or(forks).max(1);
+        Self { cpu: share(self.cpu), mem: share(self.mem) }
+    }
+
     /// The capacity at that adjustment.
     pub fn adjusted(self, adjustment: Adjustment) -> u32 {
         let (low, high) = (u64::from(self.cpu.min(self.mem)), u64::from(self.cpu.max(self.mem)));

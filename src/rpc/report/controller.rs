@@ -36,6 +36,8 @@ reports! {
         reachable: bool,
         why: Option<String>,
         capacity: u32,
+        /// How many jobs fit into the capacity at a time that ask for as many forks as ansible takes by itself.
+        usual_jobs: u32,
         cpu_capacity: u32,
         mem_capacity: u32,
         cpu: f64,

@@ -20,7 +20,7 @@ use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, RUNNING, State};
 use crate::work::units::{Entry, Writer};
-use crate::work::{CommandType, RUNNER, Submitter, WorkError};
+use crate::work::{CommandType, RUNNER, Reach, Submitter, WorkError};
 
 /// What a runner gets on top of the grace for harder signals and its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);
@@ -164,6 +164,7 @@ impl Local {
             limits: kind.limits.clone(),
             run_dir: Some(self.run_dirs.of(entry.id.as_str(), params)),
             cgroup: self.cgroup_for(entry, kind),
+            gives_way: kind.reach == Reach::Controller,
         }
     }
 

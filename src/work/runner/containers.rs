@@ -88,7 +88,7 @@ fn user_of(rights: Option<&Rights>) -> Uid {
 /// Runs a command of an engine to its end, or kills it.
 pub(crate) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = fork::prepare(command, rights.cloned(), None).spawn() else { return false };
+    let Ok(mut child) = fork::prepare(command, rights.cloned(), None, false).spawn() else { return false };
     let deadline = Instant::now() + LIMIT;
     loop {
         match child.try_wait() {

@@ -43,14 +43,27 @@ pub(super) fn leave(code: i32) -> ! {
     unsafe { nix::libc::_exit(code) }
 }
 
+/// How much nicer than the node what gives way to it is: it weighs a tenth.
+const NICER: i32 = 10;
+
 /// Makes the command start with no signal blocked or ignored, whatever this process inherited; in the control group behind
 /// `door`;
-/// with the rights given; and end with this process: a runner that is killed cannot end it any more.
-pub(super) fn prepare(command: &mut Command, rights: Option<Rights>, door: Option<OwnedFd>) -> &mut Command {
+/// with the rights given; nicer than this process if it gives way; and end with this process: a runner that is killed
+/// cannot end it any more.
+pub(super) fn prepare(
+    command: &mut Command,
+    rights: Option<Rights>,
+    door: Option<OwnedFd>,
+    gives_way: bool,
+) -> &mut Command {
     let hook = move || {
         // Before anything can be started, and while there is a right to.
         if let Some(door) = &door {
             rustix::io::write(door, b"0")?;
+        }
+        if gives_way {
+            // Nothing forbids to be nicer, and what is as nice as can be runs all the same.
+            let _ = rustix::process::nice(NICER);
         }
         if let Some(Rights { user, group, groups }) = &rights
             && nix::unistd::geteuid().is_root()

@@ -75,6 +75,9 @@ pub(crate) struct Job {
     /// The control group that it shall have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cgroup: Option<PathBuf>,
+    /// Where processors are short, the command and all it starts give way to the node.
+    #[serde(default)]
+    pub(crate) gives_way: bool,
 }
 
 /// What a runner, or the spawner for it, answers.

@@ -69,7 +69,8 @@ pub(super) fn start(
     let (group, door) = group(job, dir)
         .map_err(|e| format!("cannot put the command into a control group (cpu, memory, pids): {e}"))?
         .unzip();
-    let child = fork::prepare(&mut command, rights, door).spawn().map_err(|e| start_error(job, &e))?;
+    let child =
+        fork::prepare(&mut command, rights, door, job.gives_way).spawn().map_err(|e| start_error(job, &e))?;
     let pid =
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
     Ok(Running { pid, stdout, group, payload, pump })

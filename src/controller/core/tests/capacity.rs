@@ -66,6 +66,29 @@ fn overrides_are_read_as_awx_reads_them() {
 }
 
 #[test]
+fn a_hybrid_keeps_one_processor_s_share_for_its_controller() {
+    let rows = [
+        (Cpus::whole(2), (8, 220), (4, 110)),
+        (Cpus::whole(8), (32, 220), (28, 192)),
+        (Cpus::whole(1), (4, 20), (2, 10)),
+        (Cpus::of_tenths(5), (2, 1), (1, 1)),
+        (Cpus::of_tenths(0), (1, 1), (1, 1)),
+    ];
+    for (cpus, (cpu, mem), (left_cpu, left_mem)) in rows {
+        let left = Capacities { cpu, mem }.beside_controller(cpus);
+        assert_eq!(left, Capacities { cpu: left_cpu, mem: left_mem }, "{cpus:?}");
+    }
+    let of = |node_type| {
+        let mut one = Instance::register("h".into(), node_type, true, START);
+        let (cpus, memory, version) = (Cpus::whole(2), 24 * GIB, "2.4.0".to_owned());
+        one.on_healthy(HealthReport { cpus, memory, uuid: None, version }, &Rates::default(), false);
+        one.capacity()
+    };
+    let types = [NodeType::Execution, NodeType::Control, NodeType::Hybrid];
+    assert_eq!(types.map(of), [225, 225, 112]);
+}
+
+#[test]
 fn only_a_ready_and_enabled_instance_that_is_no_hop_has_capacity() {
     let with = |change: fn(&mut Instance)| {
         let mut instance = execution("e1", 20);
