@@ -13,8 +13,8 @@ use super::output::Output;
 use super::table::{self, Column, Layout, above_zero, always, given, telling, wide};
 use super::times::{ago, at};
 use crate::controller::store::{self, POSTGRES_TOOLS};
-use crate::rpc::operation::{self, BackupPath, PolicyRun};
-use crate::rpc::report::controller::{ControllerReport, GroupSummary, NodeSummary, PolicyReport};
+use crate::rpc::operation::{self, AuditPage, BackupPath, PolicyRun};
+use crate::rpc::report::controller::{AuditRow, ControllerReport, GroupSummary, NodeSummary, PolicyReport};
 
 const COLUMNS: &[Column<ControllerReport>] = &[
     always("CONTROLLER", |one, _| format!("{}, meshd {}", one.node, one.version)),
@@ -50,6 +50,13 @@ const GROUPS: &[Column<GroupSummary>] = &[
     telling("JOBS", |one, _| one.running.to_string()),
     always("MEMBERS", |one, _| one.members.join(", ")),
 ];
+const AUDIT: &[Column<AuditRow>] = &[
+    always("WHEN", |one, now| ago(&one.at, now)),
+    always("WHO", |one, _| one.who.clone()),
+    always("OPERATION", |one, _| one.op.clone()),
+    always("TARGET", |one, _| one.target.clone()),
+    wide("AT", |one, _| one.at.clone()),
+];
 const POLICIES: &[Column<PolicyReport>] = &[
     always("GROUP", |one, _| one.name.clone()),
     always("MEMBERS", |one, _| one.members.join(", ")),
@@ -70,6 +77,14 @@ pub(super) enum ControllerVerb {
         /// Only show what would change
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        layout: Layout,
+    },
+    /// Show what operators have changed, the latest first
+    Audit {
+        /// At most that many
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
         #[command(flatten)]
         layout: Layout,
     },
@@ -155,6 +170,10 @@ impl ControllerVerb {
             Self::Policy { dry_run, layout } => {
                 let run = operation::run_policies(PolicyRun { dry_run });
                 list(context, run, "groups", |answer| answer.groups.clone(), POLICIES, layout).await
+            }
+            Self::Audit { limit, layout } => {
+                let page = operation::list_audit(AuditPage { limit: Some(limit) });
+                list(context, page, "requests", |answer| answer.rows.clone(), AUDIT, layout).await
             }
             Self::Pause => act(context, operation::pause(), |_| "Paused: no job starts".to_owned()).await,
             Self::Resume => act(context, operation::resume(), |_| "Resumed: jobs start".to_owned()).await,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -223,6 +224,10 @@ def test_what_operators_change_is_audited_with_who_did_it(alone, tmp_path):
     assert refused(alone, "group.delete", name="audited")["code"] == "not_found"
     me = f"unix:{os.getuid()}"
     assert audited(alone)[before:] == [(me, op, target) for op, _, target in asked]
+    rows = ask(alone, "audit.list", limit=len(asked))["rows"]
+    assert [(one["who"], one["op"], one["target"]) for one in rows] == [(me, op, target) for op, _, target in reversed(asked)]
+    shown = subprocess.run([MESHCTL, "--socket", alone.socket, "controller", "audit", "--limit", "1"], capture_output=True, text=True, timeout=60)
+    assert re.search(rf"^\d+s ago +{me} +job.delete +{number}$", shown.stdout, re.MULTILINE), shown
 
 
 def test_a_backup_under_load_has_the_jobs(alone, tmp_path):

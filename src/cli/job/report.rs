@@ -11,7 +11,14 @@ use crate::rpc::report::controller::{AttemptReport, HostReport, JobDetail, JobRe
 
 pub(super) const JOBS: &[Column<JobReport>] = &[
     always("ID", |job, _| job.id.to_string()),
-    always("NAME", |job, _| job.name.clone()),
+    of_lists(always("NAME", |job, _| what(job))),
+    alone("NAME", |job, _| job.name.clone()),
+    alone("PLAYBOOK", |job, _| given(&job.playbook)),
+    alone("MODULE", |job, _| given(&job.module)),
+    alone("LIMIT", |job, _| given(&job.limit)),
+    alone("TAGS", |job, _| given(&job.tags)),
+    alone("SKIP TAGS", |job, _| given(&job.skip_tags)),
+    alone("CHECK", |job, _| if job.check { "yes".to_owned() } else { String::new() }),
     always("STATE", |job, _| state(job)),
     of_lists(said("WHY", |job, _| why(job).to_owned())),
     telling("NODE", |job, _| given(&job.execution_node)),
@@ -20,6 +27,7 @@ pub(super) const JOBS: &[Column<JobReport>] = &[
     telling("GROUP", |job, _| given(&job.instance_group)),
     telling("KIND", |job, _| job.kind.to_string()),
     telling("BY", |job, _| job.launched_by.clone()),
+    telling("RERUN OF", |job, _| job.rerun_of.map_or_else(String::new, |id| id.to_string())),
     wide("LABELS", |job, _| {
         job.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
     }),
@@ -68,6 +76,21 @@ pub(super) const HOSTS: &[Column<HostReport>] = &[
     always("RESCUED", |one, _| one.stats.rescued.to_string()),
     always("IGNORED", |one, _| one.stats.ignored.to_string()),
 ];
+
+/// What a job was, in the words in which it was typed: its name, and the flags that made it another job.
+fn what(job: &JobReport) -> String {
+    let runs = given(&job.playbook) + &given(&job.module);
+    let flag = |name: &str, value: &Option<String>| value.as_ref().map(|value| format!("{name} {value}"));
+    let words = [
+        Some(job.name.clone()).filter(|name| !name.is_empty()),
+        Some(format!("({runs})")).filter(|_| !runs.is_empty() && !job.name.starts_with(&runs)),
+        flag("-l", &job.limit),
+        flag("-t", &job.tags),
+        flag("--skip-tags", &job.skip_tags),
+        job.check.then(|| "-C".to_owned()),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
 
 /// Its state, and whether it is being cancelled.
 pub(super) fn state(job: &JobReport) -> String {
@@ -140,5 +163,15 @@ mod tests {
         assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
         assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
         assert!(!shown(json!({"id": 7, "host_stats": {}, "host_counts": null})).contains("HOST"));
+    }
+
+    #[test]
+    fn a_job_says_what_it_was() {
+        let said = |job: Value| what(&report::read(&job).unwrap());
+        let flags = |name: &str| json!({"name": name, "playbook": "site.yml", "limit": "web", "tags": "a,b", "skip_tags": "c", "check": true});
+        assert_eq!(said(flags("site.yml")), "site.yml -l web -t a,b --skip-tags c -C");
+        assert_eq!(said(flags("night")), "night (site.yml) -l web -t a,b --skip-tags c -C");
+        assert_eq!(said(json!({"name": "ping data=x", "module": "ping"})), "ping data=x");
+        assert_eq!(said(json!({})), "");
     }
 }

@@ -9,18 +9,23 @@ mod streams;
 
 use super::answers;
 use super::core::{InstanceName, JobId};
+use super::driver::rfc3339;
 use super::options::ControllerOptions;
 use super::service::Service;
-use super::store::{Audit, Error};
-use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
+use super::store::{Audit, Error, PAGE_MAX};
+use crate::rpc::operation::{Answer, AuditPage, Operation, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::{
-    Cleanup, ClockReport, ControllerReport, GroupSummary, NodeSummary, Paused, StoreReport,
+    AuditRow, AuditRows, Cleanup, ClockReport, ControllerReport, GroupSummary, NodeSummary, Paused,
+    StoreReport,
 };
 
 pub use self::streams::JobStream;
 
 /// What an operation gives: its answer, and the bytes that follow.
 pub type Operated = (Answer, Option<Box<JobStream>>);
+
+/// Rows of the audit that are listed unless somebody wants more or less.
+const AUDIT_PAGE: u32 = 50;
 
 fn bad(message: impl Into<String>) -> OperationRefusal {
     OperationRefusal::new(OperationCode::BadRequest, message)
@@ -70,6 +75,7 @@ impl Service {
             Operation::Resume => Answer::Resume(self.set_paused(false, audit).await?),
             Operation::ConfirmClock => Answer::ConfirmClock(self.confirm_clock(audit).await?),
             Operation::CleanUp => Answer::CleanUp(self.clean_up_now(audit).await?),
+            Operation::ListAudit(it) => Answer::ListAudit(self.list_audit(it).await?),
             Operation::BackUp(it) => Answer::BackUp(self.back_up(it, audit).await?),
             Operation::RunPolicies(it) => Answer::RunPolicies(self.run_policies(it, audit).await?),
             Operation::ListInstances(it) => Answer::ListInstances(self.list_instances(it).await?),
@@ -111,6 +117,13 @@ impl Service {
 
     async fn confirm_clock(&self, audit: Audit) -> Result<ClockReport, OperationRefusal> {
         Ok(ClockReport::from(&self.driver.store.confirm_clock(audit).await?))
+    }
+
+    async fn list_audit(&self, asked: AuditPage) -> Result<AuditRows, OperationRefusal> {
+        let rows =
+            self.driver.store.audit(asked.limit.unwrap_or(AUDIT_PAGE).clamp(1, PAGE_MAX)).await?.into_iter();
+        let row = |(at, Audit { who, op, target })| AuditRow { at: rfc3339(at), who, op, target };
+        Ok(AuditRows { rows: rows.map(row).collect() })
     }
 
     async fn clean_up_now(&self, audit: Audit) -> Result<Cleanup, OperationRefusal> {

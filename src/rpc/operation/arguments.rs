@@ -67,6 +67,12 @@ arguments! {
         dry_run: bool,
     }
 
+    /// How many requests of operators are listed.
+    struct AuditPage {
+        ;
+        limit: Option<u32>,
+    }
+
     /// Which instances are listed.
     struct InstanceFilter {
         ;

@@ -14,9 +14,9 @@ pub use self::arguments::*;
 pub use self::question::{Answered, OperationError, Question};
 use super::report::Lenient;
 use super::report::controller::{
-    BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EventsBegin, Explained,
-    GroupReport, Groups, Hosts, InstanceReport, Instances, JobDetail, Jobs, OutputBegins, Paused, Policies,
-    Removed,
+    AuditRows, BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EventsBegin,
+    Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobDetail, Jobs, OutputBegins, Paused,
+    Policies, Removed,
 };
 use super::report::names::names;
 
@@ -115,6 +115,8 @@ operations! {
     ConfirmClock "clock.confirm" confirm_clock -> ClockReport;
     /// Deletes what runners have left.
     CleanUp "cleanup" clean_up -> Cleanup;
+    /// What operators have requested, the latest first.
+    ListAudit "audit.list" list_audit(AuditPage) -> AuditRows;
     /// Copies the store.
     BackUp "backup" back_up(BackupPath) -> BackupReport;
     /// Computes who belongs to which group.

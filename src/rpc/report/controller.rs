@@ -351,6 +351,19 @@ reports! {
         instances: Vec<String>,
     }
 
+    /// What operators have requested, the latest first.
+    struct AuditRows {
+        rows: Vec<AuditRow>,
+    }
+
+    /// One request that changed something.
+    struct AuditRow {
+        at: String,
+        who: String,
+        op: String,
+        target: String,
+    }
+
     /// A copy of the store.
     struct BackupReport {
         path: String,
