@@ -130,11 +130,11 @@ def main():
                     return (time.time() - t) * 1000
                 f["fifty_ms"] = round(med(many))
             if "bare" in only:
-                f["bare_mbs"] = round(med(lambda: bare(link, a.mb)), 1)
+                f["bare_mbs"] = round(med(lambda: bare(link, a.mb)), 2)
             if "out" in only:
-                f["out_mbs"] = round(med(out), 1)
+                f["out_mbs"] = round(med(out), 2)
             if "in" in only:
-                f["in_mbs"] = round(med(inn), 1)
+                f["in_mbs"] = round(med(inn), 2)
             if "ping" in only:
                 f["ping_idle_ms"] = pings(3)
                 th = threading.Thread(target=out); th.start(); time.sleep(1); f["ping_bulk_ms"] = pings(5); th.join()

@@ -22,6 +22,8 @@ const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
 /// A buffer overflows where more than one byte of so many is lost.
 const OVERFLOW: u64 = 7;
+/// Packets whose shortest delay says whether something waits on the way.
+const ENOUGH: u32 = 8;
 /// Packets that may always be in flight.
 const FEWEST: u64 = 4;
 
@@ -37,6 +39,7 @@ pub(super) struct Model {
     rates: [u64; ROUNDS],
     rounds: usize,
     delay: Delay,
+    recent: Recent,
     /// What the way had room for when a buffer last overflowed.
     ceiling: Option<u64>,
     /// Nothing is in flight.
@@ -80,6 +83,26 @@ struct Delay {
     seen: Instant,
 }
 
+/// Whether the last few packets waited on the way: while the window doubles, the next ones will wait twice as long.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    shortest: Duration,
+    packets: u32,
+    waited: bool,
+}
+
+impl Recent {
+    const NONE: Self = Self { shortest: Duration::MAX, packets: 0, waited: false };
+
+    fn handle_ack(&mut self, delay: Duration, shortest: Duration) {
+        self.shortest = self.shortest.min(delay);
+        self.packets += 1;
+        if self.packets == ENOUGH {
+            *self = Self { waited: self.shortest > shortest + shortest / 8 + JITTER, ..Self::NONE };
+        }
+    }
+}
+
 impl Model {
     pub(super) fn new(first_window: u64, packet: u64, now: Instant) -> Self {
         Self {
@@ -91,6 +114,7 @@ impl Model {
             rates: [0; ROUNDS],
             rounds: 0,
             delay: Delay { shortest: Duration::MAX, seen: now },
+            recent: Recent::NONE,
             ceiling: None,
             idle: true,
         }
@@ -123,7 +147,10 @@ impl Model {
         if now - sent <= self.delay.shortest.saturating_add(JITTER) {
             self.delay = Delay { shortest: self.delay.shortest.min(now - sent), seen: now };
         }
-        self.window += bytes;
+        self.recent.handle_ack(now - sent, self.delay.shortest);
+        if !(self.recent.waited && matches!(self.phase, Phase::Growing { .. })) {
+            self.window += bytes;
+        }
     }
 
     pub(super) fn handle_end_of_acks(&mut self, now: Instant, in_flight: u64) {

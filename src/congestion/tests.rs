@@ -46,6 +46,8 @@ struct Outcome {
     used: f64,
     /// The mean time that packets waited.
     waited: Duration,
+    /// Bytes that the buffer had no room for, from the beginning.
+    dropped: u64,
 }
 
 enum Fate {
@@ -59,7 +61,7 @@ impl Way {
         let mut model = Model::new(FIRST, PACKET, start);
         let (mut now, mut free_at, mut last_arrival) = (start, start, start);
         let mut fates: BTreeMap<(Instant, u64), (Instant, Fate)> = BTreeMap::new();
-        let (mut sent, mut in_flight, mut delivered) = (0_u64, 0, 0);
+        let (mut sent, mut in_flight, mut delivered, mut dropped) = (0_u64, 0, 0, 0);
         let (mut waited, mut waits) = (Duration::ZERO, 0);
         let (mut pace, mut smoothed) = (start, self.round_trip);
         while now < start + LIMIT {
@@ -72,6 +74,7 @@ impl Way {
                 sent += 1;
                 let wait = free_at.saturating_duration_since(now);
                 let lost = rng.random_bool(self.loss);
+                dropped += if wait > self.buffer { PACKET } else { 0 };
                 if wait > self.buffer || (lost && !self.ordered) {
                     fates.insert((now + self.round_trip + wait.min(self.buffer), sent), (now, Fate::Lost));
                     continue;
@@ -106,7 +109,7 @@ impl Way {
             model.handle_end_of_acks(now, in_flight);
         }
         let used = delivered as f64 / (LIMIT.as_secs_f64() / 2.0) / self.rate as f64;
-        Outcome { used, waited: waited / waits }
+        Outcome { used, waited: waited / waits, dropped }
     }
 }
 
@@ -115,6 +118,14 @@ fn a_way_is_filled_and_little_waits() {
     for way in [NARROW, FAST, Way { round_trip: Duration::from_millis(600), ..NARROW }] {
         let outcome = way.run();
         assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(40), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_buffer_of_a_round_trip_does_not_overflow_at_the_beginning() {
+    for way in [NARROW, FAST, Way { ack_delay: Duration::from_millis(25), ..NARROW }] {
+        let outcome = way.run();
+        assert!(outcome.used > 0.95 && outcome.dropped == 0, "{outcome:?}");
     }
 }
 

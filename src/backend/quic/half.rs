@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{Connection, ConnectionError, PathStats, RecvStream, SendStream, VarInt, WriteError};
 use tracing::error;
 
 use super::{LARGEST_RECEIVE_WINDOW, RECEIVE_WINDOW};
@@ -33,6 +33,8 @@ const FLOW_LANES: usize = 8;
 pub(super) const LANES: usize = 1 + FLOW_LANES;
 /// Bytes that the connection may hold beside what is in flight, and what it keeps to repeat it.
 const UNSENT: u64 = 64 << 10;
+/// Windows sent after a loss within which its gap is still open, or the next loss is to be expected.
+const REPAIR_WINDOWS: u64 = 8;
 
 /// The code of an orderly close; also the one that QUIC sends for a connection that is dropped.
 const DONE: VarInt = VarInt::from_u32(0);
@@ -49,6 +51,7 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         begun: Default::default(),
         prefixes: BytesMut::new(),
         window: 0,
+        repairs: Repairs::default(),
     };
     let reader = QuicReader {
         connection,
@@ -226,6 +229,26 @@ pub(crate) struct QuicWriter {
     prefixes: BytesMut,
     /// Bytes that the connection may hold.
     window: u64,
+    repairs: Repairs,
+}
+
+/// Whether gaps of lost packets may still be open at the other side.
+#[derive(Debug, Default)]
+struct Repairs {
+    lost: u64,
+    /// Packets that had been sent when one was last known to be lost.
+    sent: u64,
+}
+
+impl Repairs {
+    /// A gap is filled within a few windows; the next one may be in them.
+    fn are_under_way(&mut self, path: &PathStats) -> bool {
+        if std::mem::replace(&mut self.lost, path.lost_packets) != path.lost_packets {
+            self.sent = path.sent_packets;
+        }
+        let windows = REPAIR_WINDOWS * path.cwnd / u64::from(path.current_mtu.max(1));
+        self.lost > 0 && path.sent_packets - self.sent < windows
+    }
 }
 
 impl QuicWriter {
@@ -292,10 +315,12 @@ impl QuicWriter {
         Ok(())
     }
 
-    /// Lets the connection hold what may be in flight, and for some round trips what has arrived behind a gap, which stays
-    /// until the gap is filled.
+    /// Lets the connection hold what may be in flight, and a little for the acknowledgements to come; while packets are
+    /// lost, also what has arrived behind a gap, which stays until the gap is filled.
     fn fit_window(&mut self) {
-        let window = self.connection.stats().path.cwnd * 4 + UNSENT;
+        let path = self.connection.stats().path;
+        let held = if self.repairs.are_under_way(&path) { path.cwnd * 4 } else { path.cwnd * 5 / 4 };
+        let window = held + UNSENT;
         if window.abs_diff(self.window) > self.window / 8 {
             self.window = window;
             self.connection.set_send_window(window);
