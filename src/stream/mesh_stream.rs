@@ -15,7 +15,7 @@ use super::connection::Exclusive;
 use super::mux::Shared;
 use super::socket::service_at;
 use super::tls::Peer;
-use super::windows::Windows;
+use super::windows::{Turn, Windows};
 use crate::wire::{NameHash, ServiceName};
 
 /// A byte stream to a service on another node. Shutting it down ends the direction of writing only; dropping it ends
@@ -25,6 +25,7 @@ use crate::wire::{NameHash, ServiceName};
 pub struct MeshStream {
     connection: Connection,
     windows: Arc<Windows>,
+    turn: Turn,
     certified: bool,
     /// Taken when the stream ends.
     open: Option<(Halves, Carrier)>,
@@ -67,7 +68,7 @@ impl MeshStream {
         carrier: Carrier,
     ) -> Self {
         let halves = Halves { send, recv, shut: false, heard: false, refusal: None };
-        Self { connection, windows, certified: false, open: Some((halves, carrier)) }
+        Self { connection, windows, turn: Turn::default(), certified: false, open: Some((halves, carrier)) }
     }
 
     /// Notes whether a verified certificate names the node at the other end.
@@ -151,13 +152,17 @@ impl AsyncRead for MeshStream {
 
 impl AsyncWrite for MeshStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { connection, windows, open, .. } = &mut *self;
+        let Self { connection, windows, turn, open, .. } = &mut *self;
         let Some((Halves { send, refusal, .. }, _)) = open else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
+        if windows.yields(turn) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let written = AsyncWrite::poll_write(Pin::new(&mut *send), cx, buf);
         if written.is_pending() {
-            windows.blocked(connection);
+            windows.blocked(connection, turn);
             // quinn does not wake a writer that waits for room on the connection when its stream is stopped meanwhile,
             // nor afterwards for new room, as its stream has none either: it would wait for as long as the connection
             // lives.
@@ -171,7 +176,7 @@ impl AsyncWrite for MeshStream {
             };
         }
         if let Poll::Ready(Ok(bytes)) = written {
-            windows.wrote(bytes);
+            windows.wrote(turn, bytes);
         }
         written
     }
@@ -191,6 +196,7 @@ impl AsyncWrite for MeshStream {
 
 impl Drop for MeshStream {
     fn drop(&mut self) {
+        self.windows.wrote(&mut self.turn, 0);
         let connection = self.connection.clone();
         match self.open.take() {
             Some((halves, Carrier::Exclusive(exclusive))) => exclusive.end(connection, halves),

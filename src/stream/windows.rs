@@ -6,8 +6,8 @@
 //! receiving, a writer that waits is blocked by the one for sending. So a long and fast way gets the megabytes that it
 //! needs, and a peer that neither reads nor is read holds what it began with. It refuses to know who reads and writes.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -126,6 +126,19 @@ struct Both {
     blocked: u64,
     /// Once something was read.
     in_flight: Option<InFlight>,
+    /// The tickets of writers that wait for room, and the next one.
+    waiting: BTreeSet<u64>,
+    next_ticket: u64,
+}
+
+/// A writer's place in the queue for room on its connection. quinn wakes all writers of a connection at once, the one that
+/// began to wait last first, and gives that one all the room: beside a stream that always writes, another would hardly
+/// get a word in.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    ticket: Option<u64>,
+    /// It has let those before it go first, who may still not write: their streams may be full themselves.
+    yielded: bool,
 }
 
 #[derive(Debug)]
@@ -166,7 +179,14 @@ impl Windows {
     }
 
     fn first(budget: &Budget, node: NameHash) -> Arc<Self> {
-        let both = Both { receiving: Window::new(), sending: Window::new(), blocked: 0, in_flight: None };
+        let both = Both {
+            receiving: Window::new(),
+            sending: Window::new(),
+            blocked: 0,
+            in_flight: None,
+            waiting: BTreeSet::new(),
+            next_ticket: 0,
+        };
         Arc::new(Self { budget: budget.clone(), node, both: Mutex::new(both) })
     }
 
@@ -201,15 +221,34 @@ impl Windows {
         }
     }
 
-    /// Bytes were written.
-    pub(super) fn wrote(&self, bytes: usize) {
-        self.both().sending.passed += bytes as u64;
+    /// True if a writer that has waited shall let another one write first that has waited for longer.
+    pub(super) fn yields(&self, turn: &mut Turn) -> bool {
+        let yields = !turn.yielded
+            && turn.ticket.is_some_and(|own| self.both().waiting.first().is_some_and(|first| *first < own));
+        turn.yielded |= yields;
+        yields
+    }
+
+    /// A writer waits no more: it has written so many bytes, or has ended.
+    pub(super) fn wrote(&self, turn: &mut Turn, bytes: usize) {
+        let mut both = self.both();
+        both.sending.passed += bytes as u64;
+        if let Some(ticket) = std::mem::take(turn).ticket {
+            both.waiting.remove(&ticket);
+        }
     }
 
     /// A writer waits. At most as many bytes as the window has are not acknowledged, so what was written beyond it shows
     /// that the peer takes some. What the congestion window cannot take would only wait here.
-    pub(super) fn blocked(&self, connection: &Connection) {
+    pub(super) fn blocked(&self, connection: &Connection, turn: &mut Turn) {
         let mut both = self.both();
+        turn.yielded = false;
+        if turn.ticket.is_none() {
+            let ticket = both.next_ticket;
+            both.next_ticket += 1;
+            both.waiting.insert(ticket);
+            turn.ticket = Some(ticket);
+        }
         let enough = both.sending.size + both.sending.size / 4;
         if !both.sending.pass(0, enough) {
             return;

@@ -278,3 +278,49 @@ async fn rate_of(mut stream: MeshStream, mut accepted: MeshStream, bytes: usize)
     };
     timeout(LIMIT * 10, async { tokio::join!(writing, reading) }).await.unwrap().1
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_small_stream_gets_a_word_in_beside_one_that_always_writes() {
+    let mut lab = Lab::new();
+    let (near, far) = (lab.start("near").await, lab.start("far").await);
+    lab.join_by(&near, &far, Way { rate: NARROW, ..Way::of(DELAY) }).await;
+    eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
+    let mut listener = Streams::new(far.clone()).listen(service("both"), None).await.unwrap();
+    let streams = Streams::new(near.clone());
+    let dial = || streams.dial_shared(far.id(), service("both"), None);
+    let (mut bulk, mut small) = (dial().await.unwrap(), dial().await.unwrap());
+    bulk.write_all(b"b").await.unwrap();
+    small.write_all(b"s").await.unwrap();
+    let (mut sink, mut echo) = (listener.accept().await.unwrap(), listener.accept().await.unwrap());
+    if sink.read_u8().await.unwrap() == b's' {
+        std::mem::swap(&mut sink, &mut echo);
+        sink.read_u8().await.unwrap();
+    } else {
+        echo.read_u8().await.unwrap();
+    }
+    let writing = async {
+        let part = vec![7; 1 << 16];
+        while bulk.write_all(&part).await.is_ok() {}
+    };
+    let reading = async {
+        let mut part = vec![0; 1 << 16];
+        while sink.read(&mut part).await.is_ok_and(|count| count > 0) {}
+    };
+    let asking = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let begun = Instant::now();
+            small.write_all(&[7; 3_000]).await.unwrap();
+            echo.read_exact(&mut [0; 3_000]).await.unwrap();
+            slowest = slowest.max(begun.elapsed());
+            tokio::time::sleep(Duration::from_millis(70)).await;
+        }
+        slowest
+    };
+    let slowest = tokio::select! {
+        slowest = timeout(LIMIT, asking) => slowest.unwrap(),
+        ((), ()) = async { tokio::join!(writing, reading) } => panic!("the bulk has ended"),
+    };
+    assert!(slowest < Duration::from_millis(250), "one way took {slowest:?}");
+}
