@@ -3,6 +3,7 @@
 //! It names keys and positions and never shows a value of the stream, as those may be secrets.
 
 use super::stream::Awaited;
+use crate::rpc::strict::Misfit;
 
 /// The longest header, and the longest kwargs line, in bytes.
 pub const LINE_LIMIT: usize = 1 << 20;
@@ -42,22 +43,9 @@ pub enum HeaderFault {
     /// It is of another version.
     #[error("controller: this node understands version 1 only")]
     Version,
-    /// A key that does not exist, with its path.
-    #[error("unknown key `{path}`: there are {known}")]
-    UnknownKey {
-        /// Where it is, as in `retry.maximum`.
-        path: String,
-        /// The keys that exist there.
-        known: String,
-    },
-    /// A value that is not allowed.
-    #[error("{path}: {wanted}")]
-    Value {
-        /// The key, as in `retry.max`.
-        path: String,
-        /// The rule that it breaks.
-        wanted: String,
-    },
+    /// One of its keys.
+    #[error(transparent)]
+    Key(#[from] Misfit),
 }
 
 /// What is wrong with the framing of a runner's stream.

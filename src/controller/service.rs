@@ -298,26 +298,25 @@ fn submission(
     header: &Header,
     asked: &Asked,
     launched_by: &str,
-) -> Result<Submission, String> {
-    let text = serde_json::to_string(header).map_err(|error| error.to_string())?;
+) -> Submission {
     let size = header.size(asked.forks);
     let terms = Terms {
         groups: header.groups.walk(),
-        retry: header.retry,
+        retry: (&header.retry).into(),
         lost_after: header.lost_after,
         pending_timeout: header.pending_timeout,
         limit: Vec::new(),
         run: asked.run.clone(),
         rerun_of: unit.extra().rerun_of,
     };
-    Ok(Submission {
+    Submission {
         node: driver.node.clone(),
         unit: unit.id().to_string(),
         key: header.key.clone(),
         kind: header.kind,
         name: header.name.as_ref().or(asked.run.title()).cloned().unwrap_or_default(),
         priority: header.priority,
-        header: text,
+        header: header.to_string(),
         terms,
         labels: header.labels.clone(),
         impact: size.impact(header.kind),
@@ -329,5 +328,5 @@ fn submission(
         needs: header.depends_on.clone(),
         groups: header.groups.named(),
         is_cancelled: unit.extra().cancel_requested,
-    })
+    }
 }

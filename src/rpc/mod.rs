@@ -14,6 +14,7 @@ mod output_bound;
 pub mod report;
 pub mod request;
 mod results;
+pub mod strict;
 mod submission;
 
 pub use call_error::CallError;

@@ -192,8 +192,10 @@ def test_meshctl_submits_waits_and_shows(nodes, tmp_path):
     listed = json.loads(meshctl(control, "--json", "job", "list").stdout)["jobs"]
     assert [one["id"] for one in listed] == [submitted["id"]]
     assert json.loads(meshctl(control, "--json", "job", "show", number).stdout)["unit"] == submitted["unit"]
-    refused = meshctl(control, "job", "submit", "--header", '{"controller": 2}', input=stream())
+    refused = meshctl(control, "job", "submit", input=stream({"controller": 2}))
     assert refused.returncode == 101 and b"this node understands version 1 only" in refused.stderr, refused
+    refused = meshctl(control, "job", "submit", "--header", '{"controller": 1, "frks": 1}', input=stream())
+    assert refused.returncode == 64 and b"unknown key `frks`" in refused.stderr, refused
     missing = meshctl(control, "job", "show", "777")
     assert missing.returncode == 1 and b"there is no job 777" in missing.stderr, missing
     for name in ("e1", "e2"):

@@ -333,7 +333,7 @@ async fn a_group_that_cannot_work_is_refused_with_what_to_change() {
         ),
         (json!({"policy_instance_minimum": 1}), "is a container group, which has no instances"),
         (json!({"is_container_group": false, "namespace": "jobs"}), "is not a container group"),
-        (json!({"pod_spec_override": 5}), "pod_spec_override: invalid type: integer `5`, expected a string"),
+        (json!({"pod_spec_override": ["canary"]}), "pod_spec_override: it is not a string"),
     ] {
         let mut asked = json!({"name": "g", "is_container_group": true});
         asked.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());

@@ -61,7 +61,7 @@ impl Filter {
 }
 
 /// Names that shells complete and that an error lists.
-fn named<T: Copy + Send + Sync>(
+pub(super) fn named<T: Copy + Send + Sync>(
     all: &'static [T],
     name_of: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {

@@ -2,12 +2,17 @@
 //! its command line says `ansible`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::ansible::AnsibleFlags;
+use super::chosen::named;
 use crate::cli::completion::{groups, jobs, playbook_paths, playbooks};
 use crate::cli::exit::Failure;
+use crate::controller::core::JobKind;
+use crate::controller::credentials::{CredentialName, Url};
+use crate::controller::header::{Header, Pull};
 
 /// Letters of a name that nobody chose.
 const LONGEST_TITLE: usize = 100;
@@ -112,8 +117,14 @@ impl RunFlags {
         Ok(())
     }
 
+    /// The header of the job.
+    pub(super) fn header(&self) -> Header {
+        let kind = if self.module.is_some() { JobKind::AdHoc } else { JobKind::Job };
+        self.placing.clone().onto(Header { kind, name: self.title(), ..Header::default() })
+    }
+
     /// What the job does, for lists: its playbook, or its module with its arguments.
-    pub(super) fn title(&self) -> Option<String> {
+    fn title(&self) -> Option<String> {
         let module = self.module.as_ref().map(|module| match &self.module_args {
             Some(args) => format!("{module} {args}"),
             None => module.clone(),
@@ -125,20 +136,20 @@ impl RunFlags {
 }
 
 /// Where and when a job runs: the flags that become its header.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, Clone, Args)]
 pub(in crate::cli) struct Placing {
     /// Number of hosts in the inventory, for the job's size
     #[arg(long)]
     pub hosts: Option<u32>,
     /// Longest run, as in 1h30m
     #[arg(long, value_name = "DURATION", value_parser = span)]
-    pub job_timeout: Option<String>,
+    pub job_timeout: Option<Duration>,
     /// Longest wait for a place
     #[arg(long, value_name = "DURATION", value_parser = span)]
-    pub pending_timeout: Option<String>,
+    pub pending_timeout: Option<Duration>,
     /// How long its node may be silent
     #[arg(long, value_name = "DURATION", value_parser = span)]
-    pub lost_after: Option<String>,
+    pub lost_after: Option<Duration>,
     /// Run it again that often if its node is lost
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub retry: Option<u32>,
@@ -170,27 +181,26 @@ pub(in crate::cli) struct Placing {
     #[arg(long)]
     pub image: Option<String>,
     /// When to pull it: always, missing or never
-    #[arg(long, value_parser = ["always", "missing", "never"])]
-    pub pull: Option<String>,
+    #[arg(long, value_parser = named(&Pull::ALL, Pull::name))]
+    pub pull: Option<Pull>,
     /// Credential of its registry
-    #[arg(long, value_name = "CREDENTIAL")]
-    pub registry: Option<String>,
+    #[arg(long, value_name = "CREDENTIAL", value_parser = CredentialName::new)]
+    pub registry: Option<CredentialName>,
     /// Repository of the project, which the control node fetches
-    #[arg(long, value_name = "URL")]
-    pub project_url: Option<String>,
+    #[arg(long, value_name = "URL", value_parser = Url::parse)]
+    pub project_url: Option<Url>,
     /// Its branch, tag or commit
     #[arg(long, requires = "project_url")]
     pub revision: Option<String>,
     /// Credential of the repository
-    #[arg(long, value_name = "CREDENTIAL", requires = "project_url")]
-    pub project_credential: Option<String>,
+    #[arg(long, value_name = "CREDENTIAL", requires = "project_url", value_parser = CredentialName::new)]
+    pub project_credential: Option<CredentialName>,
 }
 
-fn span(text: &str) -> Result<String, String> {
+fn span(text: &str) -> Result<Duration, String> {
     match crate::duration::parse(text) {
         Ok(span) if span.is_zero() => Err("it must be above zero".to_owned()),
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
+        span => span.map_err(|error| error.to_string()),
     }
 }
 

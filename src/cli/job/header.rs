@@ -1,46 +1,53 @@
-//! The header in front of a job's stream, from the flags. The node checks its values.
-
-use serde_json::{Map, Value, json};
+//! The header in front of a job's stream, from the flags.
 
 use super::flags::Placing;
+use crate::controller::core::{GroupName, JobId, LaunchGroups, Word};
+use crate::controller::header::{Dependency, Header, ProjectSync, RetryWords, RunnerWords};
 
 impl Placing {
-    /// The header of a job that runs a playbook, or a module. `title` is the name of one that nobody has named.
-    pub(super) fn header(&self, is_module: bool, title: Option<String>) -> Value {
-        let mut header = Map::new();
-        let mut put = |key: &str, value: Option<Value>| {
-            header.extend(value.map(|value| (key.to_owned(), value)));
+    /// A header in which the flags replace what they say.
+    pub(super) fn onto(self, header: Header) -> Header {
+        let (max, unconfirmed) = (self.retry, self.retry_unconfirmed);
+        let (image, pull, registry) = (self.image, self.pull, self.registry);
+        let has_runner = image.is_some() || pull.is_some() || registry.is_some();
+        let runner = RunnerWords { image, pull, registry, ..RunnerWords::default() };
+        let (revision, credential) = (self.revision, self.project_credential);
+        let sync = self.project_url.map(|url| ProjectSync {
+            url,
+            revision,
+            credential,
+            submodules: true,
+            requirements: true,
+        });
+        let launch: Vec<_> = self.group.iter().map(|name| GroupName::from(name.as_str())).collect();
+        let groups = LaunchGroups { launch, ..LaunchGroups::default() };
+        let need = |key: String| match key.parse() {
+            Ok(id) if id > 0 => Dependency::Job(JobId(id)),
+            _ => Dependency::Key { key },
         };
-        let given = |list: &[String]| (!list.is_empty()).then(|| json!(list));
-        put("controller", Some(json!(1)));
-        put("kind", is_module.then(|| json!("ad_hoc")));
-        put("name", self.name.clone().or(title).map(|name| json!(name)));
-        put("key", self.job_key.as_ref().map(|key| json!(key)));
-        let labels: Map<String, Value> =
-            self.label.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-        put("labels", (!labels.is_empty()).then(|| json!(labels)));
-        put("hosts", self.hosts.map(|hosts| json!(hosts)));
-        put("groups", given(&self.group).map(|groups| json!({"launch": groups})));
-        put("priority", self.priority.map(|priority| json!(priority)));
-        let job = |text: &String| text.parse::<u64>().map_or_else(|_| json!({"key": text}), |id| json!(id));
-        let jobs: Vec<Value> = self.depends_on.iter().map(job).collect();
-        put("depends_on", (!jobs.is_empty()).then(|| json!(jobs)));
-        put("exclusive", given(&self.exclusive));
-        put("pending_timeout", self.pending_timeout.as_ref().map(|span| json!(span)));
-        put("timeout", self.job_timeout.as_ref().map(|span| json!(span)));
-        put("lost_after", self.lost_after.as_ref().map(|span| json!(span)));
-        put("retry", self.retry.map(|max| json!({"max": max, "unconfirmed": self.retry_unconfirmed})));
-        let runner = self.image.is_some() || self.pull.is_some() || self.registry.is_some();
-        put(
-            "runner",
-            runner.then(|| json!({"image": self.image, "pull": self.pull, "registry": self.registry})),
-        );
-        put(
-            "sync",
-            self.project_url.as_ref().map(
-                |url| json!({"url": url, "revision": self.revision, "credential": self.project_credential}),
+        Header {
+            name: self.name.or(header.name),
+            key: self.job_key.or(header.key),
+            labels: given(self.label.into_iter().collect(), header.labels),
+            hosts: self.hosts.or(header.hosts),
+            groups: if self.group.is_empty() { header.groups } else { groups },
+            priority: self.priority.unwrap_or(header.priority),
+            depends_on: given(self.depends_on.into_iter().map(need).collect(), header.depends_on),
+            exclusive: given(
+                self.exclusive.iter().map(|word| Word::from(word.as_str())).collect(),
+                header.exclusive,
             ),
-        );
-        Value::Object(header)
+            pending_timeout: self.pending_timeout.or(header.pending_timeout),
+            timeout: self.job_timeout.or(header.timeout),
+            lost_after: self.lost_after.or(header.lost_after),
+            retry: max.map_or(header.retry, |max| RetryWords { max, unconfirmed, ..RetryWords::default() }),
+            runner: if has_runner { Some(runner) } else { header.runner },
+            sync: sync.or(header.sync),
+            ..header
+        }
     }
+}
+
+fn given<T: Default + PartialEq>(flags: T, header: T) -> T {
+    if flags == T::default() { header } else { flags }
 }

@@ -71,8 +71,7 @@ fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<Stream, Failu
     let ident = format!("{:032x}", rand::random::<u128>());
     let job = Bundle::collect(flags, typed, &ident, &|name| std::env::var(name).ok())?;
     job.warnings.iter().for_each(|warning| output.note(&format!("meshctl: {warning}")));
-    let header = flags.placing.header(flags.module.is_some(), flags.title());
-    Stream::new(&header, &job.kwargs, &job.tree)
+    Stream::new(&flags.header(), &job.kwargs, &job.tree)
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
 }
 

@@ -17,6 +17,7 @@ use super::flags::RunFlags;
 use super::pack::{Bundle, Typed};
 use super::transmit::Stream;
 use crate::cli::exit::Failure;
+use crate::controller::header::Header;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -68,8 +69,7 @@ fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
 
 fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
     let job = Bundle::collect(flags, typed, "ident", &|_| None)?;
-    let header = flags.placing.header(flags.module.is_some(), flags.title());
-    let mut stream = Stream::new(&header, &job.kwargs, &job.tree).unwrap();
+    let mut stream = Stream::new(&flags.header(), &job.kwargs, &job.tree).unwrap();
     let mut bytes = Vec::new();
     let length = stream.length();
     stream.read_to_end(&mut bytes).unwrap();
@@ -77,7 +77,7 @@ fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, F
     let (header, kwargs, files) = read(&bytes);
     let header = header.unwrap();
     // A control node takes it.
-    crate::controller::header::Header::parse(header.to_string().as_bytes()).unwrap();
+    Header::parse(header.to_string().as_bytes()).unwrap();
     Ok((header, kwargs, files))
 }
 
@@ -158,7 +158,7 @@ fn the_runner_unpacks_and_runs_it() {
         &|_| None,
     )
     .unwrap();
-    let header = json!({"controller": 1});
+    let header = Header::default();
     let mut stream = Vec::new();
     Stream::new(&header, &job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
     let header_end = header.to_string().len() + 1;
@@ -397,9 +397,11 @@ fn flags_become_the_header() {
     assert_eq!(Value::Object(kwargs), json!({"ident": "ident", "module": "ping", "host_pattern": "web"}));
     let wanted = json!({
         "controller": 1, "kind": "ad_hoc", "name": "n", "key": "k", "labels": {"a": "b=c"}, "hosts": 20,
-        "groups": {"launch": ["east", "west"]}, "priority": -5, "depends_on": [41, {"key": "build"}],
-        "exclusive": ["site"], "pending_timeout": "2h", "timeout": "1h", "lost_after": "3m",
-        "retry": {"max": 2, "unconfirmed": true}, "runner": {"image": "i", "pull": "never", "registry": "quay"},
+        "priority": -5,
+        "groups": {"launch": ["east", "west"], "template": [], "inventory": [], "organization": [], "prevent_fallback": []}, "depends_on": [41, {"key": "build"}],
+        "exclusive": ["site"], "pending_timeout": "2h0m0s", "timeout": "1h0m0s", "lost_after": "3m0s",
+        "retry": {"max": 2, "on": ["lost"], "unconfirmed": true}, "runner": {"image": "i", "pull": "never", "isolation": null,
+            "options": null, "registry": "quay", "keepalive": null},
     });
     assert_eq!(header, wanted);
 }
@@ -423,7 +425,8 @@ fn a_project_from_a_repository_needs_no_directory() {
     }
     fs::remove_dir_all(runners.path().join("project")).unwrap();
     let (header, _, files) = pack(&flags(runners.path(), &url), &Typed::default()).unwrap();
-    assert_eq!(header["sync"], json!({"url": "https://h/a", "revision": "main", "credential": "git"}));
+    let wanted = json!({"url": "https://h/a", "revision": "main", "credential": "git", "submodules": true, "requirements": true});
+    assert_eq!(header["sync"], wanted);
     assert!(files.contains_key("env/settings") && !files.keys().any(|name| name.starts_with("project")));
 }
 

@@ -16,6 +16,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::tree::{Content, Packed, Tree};
+use crate::controller::header::Header;
 
 /// Bytes that become base64 at a time: a multiple of three.
 const BLOCK: usize = 48 << 10;
@@ -35,7 +36,7 @@ impl Stream {
     ///
     /// # Errors
     /// A file cannot be read, or the zip not be written.
-    pub(super) fn new(header: &Value, kwargs: &Map<String, Value>, tree: &Tree) -> io::Result<Self> {
+    pub(super) fn new(header: &Header, kwargs: &Map<String, Value>, tree: &Tree) -> io::Result<Self> {
         let mut zip = write_zip(tree, nameless_file()?)?;
         let size = zip.seek(SeekFrom::End(0))?;
         zip.rewind()?;

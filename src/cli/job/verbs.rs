@@ -1,7 +1,7 @@
 //! The verbs of `meshctl job`: most of them send one operation for each job and print its result.
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use super::chosen::{Chosen, Filter};
@@ -17,6 +17,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::operation::{each, list, show};
 use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
+use crate::controller::header::Header;
 use crate::rpc::operation::{self, ById, EventFilter, Question, Rerun};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{JobDetail, Jobs};
@@ -97,14 +98,11 @@ pub(in crate::cli) struct SubmitFlags {
     #[arg(default_value = "-")]
     file: String,
     /// The header as JSON, instead of a header line; the flags below replace its keys
-    #[arg(long, value_parser = object)]
-    header: Option<HeaderObject>,
+    #[arg(long, value_parser = |text: &str| Header::parse(text.as_bytes()))]
+    header: Option<Header>,
     #[command(flatten)]
     placing: Placing,
 }
-
-/// A header as typed.
-type HeaderObject = Map<String, Value>;
 
 /// Which jobs are listed.
 #[derive(Debug, Args)]
@@ -247,18 +245,14 @@ impl JobList {
 
 impl SubmitFlags {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let mut header = self.header;
-        if let Value::Object(flags) = self.placing.header(false, None)
-            && flags.len() > 1
-        {
-            header.get_or_insert_default().extend(flags);
-        }
+        let is_given = self.header.is_some();
+        let header = self.placing.onto(self.header.unwrap_or_default());
+        let header = (is_given || header != Header::default()).then(|| header.to_string());
         let payload = match self.file.as_str() {
             "-" => Payload::stdin(context.output),
             file => Payload::file(file).await?,
         };
-        let (id, submitted) =
-            submit(context, payload, header.map(|header| json!(header).to_string())).await?;
+        let (id, submitted) = submit(context, payload, header).await?;
         if context.output.json {
             let (unit, result) = (submitted.unit, submitted.result);
             context.output.value(&json!({"id": id, "unit": unit, "result": result}))?;
@@ -306,8 +300,4 @@ impl EventFlags {
             raw.write(&buffer[..count]).await?;
         }
     }
-}
-
-fn object(text: &str) -> Result<HeaderObject, String> {
-    serde_json::from_str(text).map_err(|error| format!("it is no JSON object: {error}"))
 }

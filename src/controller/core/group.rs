@@ -147,7 +147,8 @@ impl Level {
 }
 
 /// The groups that a job's header names at each level.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct LaunchGroups {
     /// Named at launch.
     pub launch: Vec<GroupName>,

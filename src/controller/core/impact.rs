@@ -3,6 +3,8 @@
 //! The unit is the fork. The impact follows from the job's own header, not from where it runs or what else
 //! runs there.
 
+use serde::{Deserialize, Serialize};
+
 /// The impact of every job on the control node that owns it.
 pub const CONTROL_IMPACT: u32 = 1;
 
@@ -45,12 +47,28 @@ impl JobKind {
 }
 
 /// One slice of an inventory, counted from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "[u32; 2]", into = "[u32; 2]")]
 pub struct Slice {
     /// The number of this slice.
     pub number: u32,
     /// The number of slices.
     pub count: u32,
+}
+
+impl TryFrom<[u32; 2]> for Slice {
+    type Error = &'static str;
+
+    fn try_from([number, count]: [u32; 2]) -> Result<Self, Self::Error> {
+        let is_one = (1..=count).contains(&number);
+        is_one.then_some(Self { number, count }).ok_or("it is [number, count]: number from 1 to count")
+    }
+}
+
+impl From<Slice> for [u32; 2] {
+    fn from(Slice { number, count }: Slice) -> Self {
+        [number, count]
+    }
 }
 
 /// What a job's header says about its size.

@@ -84,7 +84,7 @@ const CONTROLPLANE: &str = "controlplane";
 const DEFAULT: &str = "default";
 
 /// A job's number in the store. Later jobs have higher numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub i64);
 
 impl fmt::Display for JobId {

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use serde::{Deserialize, Serialize};
 
 pub use self::file::FileFault;
 pub use self::url::{Url, UrlError};
@@ -24,7 +25,8 @@ const LONGEST_NAME: usize = 63;
 
 /// The name of a credential: lower-case letters, digits, `-` and `.`, at most 63 bytes. It is part of file
 /// names and of names in Kubernetes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct CredentialName(String);
 
 /// Why a text is no name of a credential.
@@ -55,6 +57,14 @@ impl CredentialName {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for CredentialName {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, BadName> {
+        Self::new(&text)
     }
 }
 

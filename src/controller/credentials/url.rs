@@ -6,8 +6,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// An absolute address: scheme, host, port and path.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Url {
     text: String,
     scheme: String,
@@ -114,6 +117,20 @@ impl Url {
             && self.host == prefix.host
             && self.port == prefix.port
             && self.path.starts_with(&prefix.path)
+    }
+}
+
+impl TryFrom<String> for Url {
+    type Error = UrlError;
+
+    fn try_from(text: String) -> Result<Self, UrlError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Url> for String {
+    fn from(url: Url) -> Self {
+        url.text
     }
 }
 

@@ -100,7 +100,7 @@ impl JobDriver {
             unit: attempt.unit.to_string(),
             word: Word::from(format!("project {}", place.hash).as_str()),
             name: sync.url.to_string(),
-            header: serde_json::to_string(&header).map_err(|error| Error::Corrupt(error.to_string()))?,
+            header: header.to_string(),
         };
         loop {
             match self.store.begin_sync(self.fence(), new.clone()).await? {

@@ -4,58 +4,77 @@
 //! It refuses to know whether groups, jobs and credentials exist, and what the caller may do: the door asks
 //! [`Header::needs_admin`] and [`Header::credentials`].
 
-mod fields;
-mod parse;
-mod written;
+mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::core::{Class, JobId, JobKind, LaunchGroups, Retry, Size, Slice, Word};
 use super::credentials::{CredentialName, Url};
 use super::refusal::HeaderFault;
+use crate::rpc::report::names::names;
+use crate::rpc::strict::{self, Misfit};
 
-/// What a client asks for. As JSON it is what a client may send, with every key that is not at its default.
+/// The key of the version, which comes before all others.
+const VERSION_KEY: &str = "controller";
+
+/// What a client asks for, in the keys that it may send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Value", into = "Value")]
+#[serde(default, deny_unknown_fields)]
 pub struct Header {
     /// What the job does.
+    #[serde(deserialize_with = "rules::submitted")]
     pub kind: JobKind,
     /// A name for people.
+    #[serde(deserialize_with = "rules::name")]
     pub name: Option<String>,
     /// Submitting it again follows the job that has it.
+    #[serde(deserialize_with = "rules::key")]
     pub key: Option<String>,
     /// For filters.
+    #[serde(deserialize_with = "rules::labels")]
     pub labels: BTreeMap<String, String>,
     /// Forks; the stream's if not given.
+    #[serde(deserialize_with = "rules::count")]
     pub forks: Option<u32>,
     /// Hosts of the inventory.
+    #[serde(deserialize_with = "rules::count")]
     pub hosts: Option<u32>,
     /// The part of the inventory that it covers.
     pub slice: Option<Slice>,
     /// Replaces the computed impact.
+    #[serde(deserialize_with = "rules::count")]
     pub impact: Option<u32>,
     /// The groups that it names.
+    #[serde(deserialize_with = "rules::groups")]
     pub groups: LaunchGroups,
     /// −100 to 100; higher goes first.
+    #[serde(deserialize_with = "rules::priority")]
     pub priority: i8,
     /// Jobs that must succeed first.
+    #[serde(deserialize_with = "rules::dependencies")]
     pub depends_on: Vec<Dependency>,
     /// Words of which only one running job may hold each.
+    #[serde(deserialize_with = "rules::words")]
     pub exclusive: Vec<Word>,
     /// How long it may be pending.
+    #[serde(with = "rules::span")]
     pub pending_timeout: Option<Duration>,
     /// The runner's `timeout`.
+    #[serde(with = "rules::span")]
     pub timeout: Option<Duration>,
     /// Bytes that it may print, if less than the node's `joboutput`.
+    #[serde(deserialize_with = "rules::bytes")]
     pub output_limit: Option<u64>,
     /// Replaces the node's `lostafter`.
+    #[serde(with = "rules::span")]
     pub lost_after: Option<Duration>,
     /// When it is retried.
-    pub retry: Retry,
+    pub retry: RetryWords,
     /// How the runner starts it; `None` leaves the stream as it is.
     pub runner: Option<RunnerWords>,
     /// A project that is put into its stream.
@@ -67,55 +86,78 @@ pub struct Header {
 }
 
 /// A job that must succeed first.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields, expecting = "an entry is a job's number or {\"key\": KEY}")]
 pub enum Dependency {
     /// By its number.
-    Job(JobId),
+    Job(#[serde(deserialize_with = "rules::needed_job")] JobId),
     /// By its key.
-    Key(String),
+    Key {
+        /// The key.
+        #[serde(deserialize_with = "rules::needed_key")]
+        key: String,
+    },
+}
+
+/// When a job is retried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
+pub struct RetryWords {
+    /// Attempts after the first one.
+    #[serde(deserialize_with = "rules::retries")]
+    pub max: u32,
+    /// After which ends.
+    pub on: BTreeSet<RetryOn>,
+    /// Also while the former attempt may still run.
+    pub unconfirmed: bool,
+}
+
+names! {
+    /// An end after which a job is retried.
+    enum RetryOn {
+        /// Its instance was lost.
+        Lost = "lost",
+        /// It could not be run.
+        Error = "error",
+        /// Its playbook failed.
+        Failed = "failed",
+    }
 }
 
 /// How the runner starts a job.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 pub struct RunnerWords {
     /// Image of the execution environment.
+    #[serde(deserialize_with = "rules::image")]
     pub image: Option<String>,
     /// When the image is pulled.
     pub pull: Option<Pull>,
     /// Run in a container; with an image it is the default.
     pub isolation: Option<bool>,
     /// Options for the program that starts containers.
+    #[serde(deserialize_with = "rules::options")]
     pub options: Option<Vec<String>>,
     /// Credential for the image's registry.
     pub registry: Option<CredentialName>,
     /// Seconds without output after which the runner sends a sign of life; an argument of the child.
+    #[serde(deserialize_with = "rules::seconds")]
     pub keepalive: Option<u32>,
 }
 
-/// When an image is pulled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pull {
-    /// Each time.
-    Always,
-    /// If it is not there.
-    Missing,
-    /// Never.
-    Never,
+names! {
+    /// When an image is pulled, in headers and of podman.
+    enum Pull {
+        /// Each time.
+        Always = "always",
+        /// If it is not there.
+        Missing = "missing",
+        /// Never.
+        Never = "never",
+    }
 }
 
 impl Pull {
-    /// Every value.
-    pub const ALL: [Self; 3] = [Self::Always, Self::Missing, Self::Never];
-
-    /// The word in headers and of podman.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::Missing => "missing",
-            Self::Never => "never",
-        }
-    }
-
     /// The word of Kubernetes.
     pub const fn policy(self) -> &'static str {
         match self {
@@ -127,17 +169,22 @@ impl Pull {
 }
 
 /// A project of a git repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub struct ProjectSync {
     /// The repository.
+    #[serde(deserialize_with = "rules::repository")]
     pub url: Url,
     /// Branch, tag or commit; the repository's own choice if not given.
+    #[serde(default, deserialize_with = "rules::revision")]
     pub revision: Option<String>,
     /// Credential for the repository.
     pub credential: Option<CredentialName>,
     /// Fetch its submodules.
+    #[serde(default = "yes")]
     pub submodules: bool,
     /// Fetch the roles and collections that it requires.
+    #[serde(default = "yes")]
     pub requirements: bool,
 }
 
@@ -172,7 +219,7 @@ impl Default for Header {
             timeout: None,
             output_limit: None,
             lost_after: None,
-            retry: Retry::default(),
+            retry: RetryWords::default(),
             runner: None,
             sync: None,
             rerun: true,
@@ -187,8 +234,19 @@ impl Header {
     /// # Errors
     /// [`HeaderFault`] names the key and its rule.
     pub fn parse(text: &[u8]) -> Result<Self, HeaderFault> {
-        let value: Value = serde_json::from_slice(text).map_err(|_| HeaderFault::NotAnObject)?;
-        Self::try_from(value)
+        let mut keys: Map<String, Value> =
+            serde_json::from_slice(text).map_err(|_| HeaderFault::NotAnObject)?;
+        if keys.remove(VERSION_KEY).is_none_or(|version| version != 1) {
+            return Err(HeaderFault::Version);
+        }
+        let header: Self = strict::read(keys)?;
+        let needs_itself =
+            |need: &Dependency| matches!(need, Dependency::Key { key } if Some(key) == header.key.as_ref());
+        if header.depends_on.iter().any(needs_itself) {
+            let (path, rule) = ("depends_on".to_owned(), "a job cannot depend on its own key".to_owned());
+            return Err(Misfit::Value { path, rule }.into());
+        }
+        Ok(header)
     }
 
     /// Every credential that it names, and what for.
@@ -217,6 +275,37 @@ impl Header {
     pub fn size(&self, stream_forks: Option<u32>) -> Size {
         let forks = self.forks.or(stream_forks).unwrap_or(0);
         Size { forks, hosts: self.hosts, slice: self.slice, impact: self.impact }
+    }
+}
+
+/// The line of a header: what differs from the defaults, so that a stored header stays short.
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = |header: &Self| serde_json::to_value(header).map_err(|_| fmt::Error);
+        let usual = json(&Self::default())?;
+        let mut line = Map::from_iter([(VERSION_KEY.to_owned(), json!(1))]);
+        if let Value::Object(keys) = json(self)? {
+            line.extend(keys.into_iter().filter(|(key, value)| usual[key] != *value));
+        }
+        write!(f, "{}", Value::Object(line))
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl Default for RetryWords {
+    fn default() -> Self {
+        Self { max: 0, on: [RetryOn::Lost].into(), unconfirmed: false }
+    }
+}
+
+impl From<&RetryWords> for Retry {
+    fn from(words: &RetryWords) -> Self {
+        let on = |end| words.on.contains(&end);
+        let (on_lost, on_error, on_failed) = (on(RetryOn::Lost), on(RetryOn::Error), on(RetryOn::Failed));
+        Self { max: words.max, on_lost, on_error, on_failed, unconfirmed: words.unconfirmed }
     }
 }
 

@@ -34,8 +34,8 @@ fn a_header_says_everything_about_a_job() {
     assert_eq!(header.size(Some(3)).impact(header.kind), 7);
     let walk = [(GroupName::from("east"), Level::Template)];
     assert_eq!(header.groups.walk(), walk);
-    assert_eq!(header.depends_on, [Dependency::Job(JobId(41)), Dependency::Key("build".to_owned())]);
-    assert!(header.retry.on_failed && !header.retry.on_lost);
+    assert_eq!(header.depends_on, [Dependency::Job(JobId(41)), Dependency::Key { key: "build".to_owned() }]);
+    assert!(header.retry.on == [RetryOn::Failed].into());
     assert_eq!(header.timeout, Some(Duration::from_millis(1_500)));
     let used: Vec<_> = header.credentials().into_iter().map(|(name, what)| (name.as_str(), what)).collect();
     let url = Url::parse("ssh://git@git.example/team/site.git").unwrap();
@@ -51,8 +51,8 @@ fn a_header_that_says_nothing_has_all_defaults() {
     let nulls = json!({"controller": 1, "name": null, "key": null, "forks": null, "hosts": null, "slice": null,
         "impact": null, "pending_timeout": null, "timeout": null, "lost_after": null, "runner": null, "sync": null});
     assert_eq!(parse(nulls).unwrap(), header);
-    assert_eq!(Value::from(header.clone()), json!({"controller": 1}));
-    assert!(header.rerun && header.cleanup && header.retry.on_lost);
+    assert_eq!(header.to_string(), r#"{"controller":1}"#);
+    assert!(header.rerun && header.cleanup && Retry::from(&header.retry).on_lost);
     assert_eq!(header.size(None).forks, 0);
     assert_eq!(header.size(Some(9)).forks, 9);
     assert!(header.credentials().is_empty());
@@ -63,12 +63,12 @@ fn every_rule_has_a_text_that_names_the_key() {
     for (keys, text) in [
         (
             json!({"frks": 1}),
-            "unknown key `frks`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `frks`: there are kind, name, key, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
         ),
         (json!({"retry": {"maximum": 1}}), "unknown key `retry.maximum`: there are max, on, unconfirmed"),
         (
             json!({"a\nb": 1, "kind": "job"}),
-            "unknown key `a\\nb`: there are controller, key, kind, name, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `a\\nb`: there are kind, name, key, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
         ),
         (
             json!({"groups": {"lunch": []}}),
@@ -79,10 +79,6 @@ fn every_rule_has_a_text_that_names_the_key() {
             "kind: it is one of job, ad_hoc, inventory_update, project_update, project_sync, system, health, cleanup",
         ),
         (json!({"kind": "health"}), "kind: jobs of kind health are made by the controller"),
-        (
-            json!({"kind": null}),
-            "kind: it is one of job, ad_hoc, inventory_update, project_update, project_sync, system, health, cleanup",
-        ),
         (json!({"name": ""}), "name: it is a text of 1 to 512 characters without control characters"),
         (
             json!({"name": "a\u{1b}[2J"}),
@@ -92,35 +88,37 @@ fn every_rule_has_a_text_that_names_the_key() {
             json!({"key": "k".repeat(256)}),
             "key: it is a text of 1 to 255 characters without control characters",
         ),
+        (json!({"labels": {"a": 1}}), "labels.a: it is not a string"),
         (
-            json!({"labels": {"a": 1}}),
-            "labels: a label's value may be empty, else it is a text of 1 to 512 characters without control characters",
+            json!({"labels": {"a": "\n"}}),
+            "labels: a value may be empty, else it is a text of 1 to 512 characters without control characters",
+        ),
+        (
+            json!({"exclusive": [""]}),
+            "exclusive: a word: it is a text of 1 to 255 characters without control characters",
         ),
         (
             json!({"labels": {"": "a"}}),
-            "labels: a label's name: it is a text of 1 to 255 characters without control characters",
+            "labels: a name: it is a text of 1 to 255 characters without control characters",
         ),
-        (json!({"labels": []}), "labels: it is a map of texts"),
+        (json!({"labels": []}), "labels: it is not a map"),
         (json!({"forks": -1}), "forks: it is a whole number from 0 to 2147483647"),
         (json!({"forks": "5"}), "forks: it is a whole number from 0 to 2147483647"),
         (json!({"forks": 1.5}), "forks: it is a whole number from 0 to 2147483647"),
-        (json!({"slice": 3}), "slice: it is a list of at most 2"),
+        (json!({"slice": 3}), "slice: it is not an array of length 2"),
         (json!({"slice": [4, 3]}), "slice: it is [number, count]: number from 1 to count"),
-        (json!({"slice": [1]}), "slice: it is [number, count]: number from 1 to count"),
-        (json!({"slice": [0, 3]}), "slice[0]: it is a whole number from 1 to 2147483647"),
-        (json!({"groups": {"template": "east"}}), "groups.template: it is a list of at most 100"),
-        (
-            json!({"groups": {"template": ["a", 5]}}),
-            "groups.template[1]: it is a text of 1 to 255 characters without control characters",
-        ),
+        (json!({"slice": [1]}), "slice: it is not an array of length 2"),
+        (json!({"slice": [0, 3]}), "slice: it is [number, count]: number from 1 to count"),
+        (json!({"groups": {"template": "east"}}), "groups.template: it is not a sequence"),
+        (json!({"groups": {"template": ["a", 5]}}), "groups.template[1]: it is not a string"),
         (
             json!({"groups": {"prevent_fallback": ["default"]}}),
-            "groups.prevent_fallback[0]: it is one of template, inventory, organization",
+            "groups: prevent_fallback: it is a list of template, inventory, organization",
         ),
         (json!({"priority": 101}), "priority: it is a whole number from -100 to 100"),
-        (json!({"depends_on": [0]}), "depends_on[0]: it is a whole number from 1 to 9223372036854775807"),
-        (json!({"depends_on": ["a"]}), "depends_on[0]: it is an object"),
-        (json!({"depends_on": [{}]}), "depends_on: an entry is a job's number or {\"key\": KEY}"),
+        (json!({"depends_on": [0]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
+        (json!({"depends_on": ["a"]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
+        (json!({"depends_on": [{}]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
         (json!({"key": "a", "depends_on": [{"key": "a"}]}), "depends_on: a job cannot depend on its own key"),
         (json!({"exclusive": vec!["a"; 17]}), "exclusive: it is a list of at most 16"),
         (json!({"timeout": "0s"}), "timeout: it is a duration above zero, as in 1.5h, 30m or 30m10s"),
@@ -134,7 +132,7 @@ fn every_rule_has_a_text_that_names_the_key() {
         ),
         (json!({"retry": {"max": 11}}), "retry.max: it is a whole number from 0 to 10"),
         (json!({"retry": {"on": ["canceled"]}}), "retry.on[0]: it is one of lost, error, failed"),
-        (json!({"retry": 3}), "retry: it is an object"),
+        (json!({"retry": 3}), "retry: it is not an object"),
         (json!({"runner": {"image": "--privileged"}}), "runner.image: it is no name of an image"),
         (json!({"runner": {"pull": "newer"}}), "runner.pull: it is one of always, missing, never"),
         (
@@ -142,7 +140,7 @@ fn every_rule_has_a_text_that_names_the_key() {
             "runner.registry: a credential's name has 1 to 63 lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit",
         ),
         (json!({"runner": {"keepalive": 0}}), "runner.keepalive: it is a whole number from 1 to 86400"),
-        (json!({"sync": {}}), "sync.url: it is needed"),
+        (json!({"sync": {}}), "sync.url: it is missing"),
         (
             json!({"sync": {"url": "git@git.example:a"}}),
             "sync.url: write it as https://HOST/PATH, ssh://USER@HOST/PATH or file:///PATH",
@@ -164,7 +162,7 @@ fn every_rule_has_a_text_that_names_the_key() {
             json!({"sync": {"url": "https://h/a", "revision": "--exec=x"}}),
             "sync.revision: it is no branch, tag or commit",
         ),
-        (json!({"rerun": "yes"}), "rerun: it is true or false"),
+        (json!({"rerun": "yes"}), "rerun: it is not a boolean"),
     ] {
         assert_eq!(refusal(keys), text);
     }
@@ -253,8 +251,7 @@ proptest! {
     #[test]
     fn a_header_survives_its_own_text(value in headers()) {
         let header = Header::parse(value.to_string().as_bytes()).unwrap();
-        let text = serde_json::to_string(&header).unwrap();
-        prop_assert_eq!(&serde_json::from_str::<Header>(&text).unwrap(), &header);
+        prop_assert_eq!(&Header::parse(header.to_string().as_bytes()).unwrap(), &header);
     }
 
     #[test]

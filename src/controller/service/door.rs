@@ -364,7 +364,7 @@ impl JobIntake for Intake {
             }
             drop(waiting);
             let driver = door.driver()?;
-            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by)?;
+            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by);
             submission.is_admin = request.is_admin;
             let entering = driver.entering.clone().read_owned().await;
             match enter(&driver, &submission).await {

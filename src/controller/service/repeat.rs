@@ -130,8 +130,7 @@ impl Repeat {
         }
         let asked = Asked { forks: Some(former.row.forks), run: former.row.terms.run.clone() };
         let entering = driver.entering.clone().read_owned().await;
-        let submission = submission(driver, unit, &header, &asked, &audit.who);
-        let mut submission = submission.map_err(Error::Conflict)?;
+        let mut submission = submission(driver, unit, &header, &asked, &audit.who);
         submission.terms.limit = limit;
         let job = driver.store.submit_for(audit, submission, most_pending(driver)).await?;
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };

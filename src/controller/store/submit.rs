@@ -173,7 +173,7 @@ fn find_needs(sql: &mut dyn Sql, needs: &[Dependency]) -> Result<BTreeSet<JobId>
             Dependency::Job(id) => {
                 (sql.query("SELECT id FROM job WHERE id = $1", values![*id])?.pop(), format!("job {id}"))
             }
-            Dependency::Key(key) => (
+            Dependency::Key { key } => (
                 sql.query("SELECT id FROM job WHERE key = $1", values![key.as_str()])?.pop(),
                 format!("{key:?}"),
             ),

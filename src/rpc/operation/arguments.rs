@@ -146,7 +146,9 @@ arguments! {
         group: Option<String>,
         node: Option<String>,
         label: BTreeMap<String, String>,
+        #[serde(deserialize_with = "time")]
         since: Option<Timestamp>,
+        #[serde(deserialize_with = "time")]
         until: Option<Timestamp>,
         before: Option<i64>,
         limit: Option<u32>,
@@ -191,4 +193,10 @@ fn name<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
     let name = String::deserialize(d)?;
     let is_name = !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control);
     if is_name { Ok(name) } else { Err(serde::de::Error::custom("it is no name")) }
+}
+
+/// The parser's own words would show the value.
+fn time<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
+    let time = String::deserialize(d)?.parse::<Timestamp>();
+    time.map(Some).map_err(|_| serde::de::Error::custom("it is no time, as in 2026-01-31T12:00:00Z"))
 }

@@ -19,6 +19,7 @@ use super::report::controller::{
     Policies, Removed,
 };
 use super::report::names::names;
+use super::strict;
 
 /// The key that names an operation.
 const OP: &str = "op";
@@ -55,8 +56,6 @@ macro_rules! operations {
                 let Some(Value::String(name)) = request.remove(OP) else {
                     return Err(OperationRefusal::new(OperationCode::BadRequest, "op: it is missing"));
                 };
-                // Null is as good as nothing.
-                request.retain(|_, value| !value.is_null());
                 match name.as_str() {
                     $($name => operations!(@read request $name $op $($arguments)?),)*
                     _ => Err(OperationRefusal::new(OperationCode::UnknownOp, format!("there is no operation {name}"))),
@@ -223,6 +222,6 @@ struct Nothing {}
 
 /// The arguments of the operation `op`.
 fn read<T: DeserializeOwned>(op: &str, request: Map<String, Value>) -> Result<T, OperationRefusal> {
-    let arguments = serde_path_to_error::deserialize(Value::Object(request));
-    arguments.map_err(|error| OperationRefusal::new(OperationCode::BadRequest, format!("{op}: {error}")))
+    strict::read(request)
+        .map_err(|misfit| OperationRefusal::new(OperationCode::BadRequest, format!("{op}: {misfit}")))
 }

@@ -56,7 +56,7 @@ async fn a_submission_that_cannot_be_is_refused_and_leaves_nothing(site: Site) {
     let mut unknown = submission("u1");
     unknown.terms.groups = vec![("nowhere".into(), Level::Launch)];
     assert!(matches!(store.submit(unknown, 9).await, Err(Error::NoGroup(_))));
-    let lost = Submission { needs: vec![Dependency::Key("ci-1".into())], ..submission("u1") };
+    let lost = Submission { needs: vec![Dependency::Key { key: "ci-1".into() }], ..submission("u1") };
     let own = Submission { key: Some("ci-1".into()), ..lost.clone() };
     for wrong in [lost, own, Submission { needs: vec![Dependency::Job(JobId(77))], ..submission("u1") }] {
         assert!(matches!(store.submit(wrong, 9).await, Err(Error::NoDependency(_))));
@@ -224,7 +224,7 @@ async fn dependencies_and_words_hold_jobs_back(site: Site) {
     let (store, c1) = site.ready().await;
     let first = Submission { key: Some("a".into()), exclusive: vec!["site".into()], ..submission("u1") };
     let first = store.submit(first, 9).await.unwrap().id();
-    let needs = vec![Dependency::Key("a".into()), Dependency::Job(first)];
+    let needs = vec![Dependency::Key { key: "a".into() }, Dependency::Job(first)];
     let second = store.submit(Submission { needs, ..submission("u2") }, 9).await.unwrap().id();
     let third = Submission { exclusive: vec!["site".into()], ..submission("u3") };
     let third = store.submit(third, 9).await.unwrap().id();

@@ -3,6 +3,7 @@ use super::{recorded, zip};
 use crate::controller::core::JobKind;
 use crate::controller::header::Header;
 use crate::controller::refusal::{HeaderFault, LINE_LIMIT, Refusal, StreamFault};
+use crate::rpc::strict::Misfit;
 
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -65,7 +66,7 @@ fn a_header_may_come_as_a_parameter_but_not_twice() {
 fn an_object_with_controller_is_a_header_whatever_else_it_has() {
     let both = r#"{"controller": 1, "kwargs": {}}"#;
     let refused = check(&with_header(both), 100).unwrap_err();
-    assert!(matches!(refused, Refusal::Header(HeaderFault::UnknownKey { .. })), "{refused}");
+    assert!(matches!(refused, Refusal::Header(HeaderFault::Key(Misfit::UnknownKey { .. }))), "{refused}");
     let mut submission = Submission::new(NO_LIMIT, Some(Header::default()));
     let refused = submission.push(format!("{both}\n").as_bytes());
     assert_eq!(refused, Err(StreamFault::Unexpected(Awaited::Kwargs, 0).into()));
