@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::names::{GroupName, InstanceName};
+use crate::rpc::report::names::names;
 
 /// What the jobs of a group run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,28 +18,15 @@ pub enum Backing {
     Containers,
 }
 
-/// Why an instance is a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MemberOrigin {
-    /// An operator listed it.
-    List,
-    /// `policy_instance_minimum`.
-    Minimum,
-    /// `policy_instance_percentage`.
-    Percentage,
-}
-
-impl MemberOrigin {
-    /// Every origin.
-    pub const ALL: [Self; 3] = [Self::List, Self::Minimum, Self::Percentage];
-
-    /// The name in the store and in answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Minimum => "minimum",
-            Self::Percentage => "percentage",
-        }
+names! {
+    /// Why an instance is a member.
+    enum MemberOrigin {
+        /// An operator listed it.
+        List = "list",
+        /// `policy_instance_minimum`.
+        Minimum = "minimum",
+        /// `policy_instance_percentage`.
+        Percentage = "percentage",
     }
 }
 
@@ -117,32 +105,19 @@ impl Group {
     }
 }
 
-/// The level at which a launch names groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Named at launch, which replaces the other levels.
-    Launch,
-    /// Of the job template.
-    Template,
-    /// Of the inventory.
-    Inventory,
-    /// Of the organization.
-    Organization,
-    /// No level names any group.
-    Default,
-}
-
-impl Level {
-    /// The name in headers and explanations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Launch => "launch",
-            Self::Template => "template",
-            Self::Inventory => "inventory",
-            Self::Organization => "organization",
-            Self::Default => "default",
-        }
+names! {
+    /// The level at which a launch names groups.
+    enum Level {
+        /// Named at launch, which replaces the other levels.
+        Launch = "launch",
+        /// Of the job template.
+        Template = "template",
+        /// Of the inventory.
+        Inventory = "inventory",
+        /// Of the organization.
+        Organization = "organization",
+        /// No level names any group.
+        Default = "default",
     }
 }
 

@@ -12,6 +12,7 @@ use super::capacity::{Adjustment, Capacities, Cpus, Rates};
 use super::names::InstanceName;
 use super::time::Time;
 use crate::os::back_off::BackOff;
+use crate::rpc::report::names::names;
 
 /// How long an instance counts as reachable after its last advertisement.
 pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
@@ -24,33 +25,21 @@ pub(crate) const HEALTH_BACK_OFF: BackOff =
 /// A machine whose runner says nothing of its identity.
 const NAMELESS: &str = "one without identity";
 
-/// What a node does in the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeType {
-    /// Owns jobs; runs those of class control.
-    Control,
-    /// Owns jobs and runs jobs of all classes.
-    Hybrid,
-    /// Runs jobs of class execution.
-    Execution,
-    /// Relays only.
-    Hop,
+names! {
+    /// What a node does in the mesh.
+    enum NodeType {
+        /// Owns jobs; runs those of class control.
+        Control = "control",
+        /// Owns jobs and runs jobs of all classes.
+        Hybrid = "hybrid",
+        /// Runs jobs of class execution.
+        Execution = "execution",
+        /// Relays only.
+        Hop = "hop",
+    }
 }
 
 impl NodeType {
-    /// Every type.
-    pub const ALL: [Self; 4] = [Self::Control, Self::Hybrid, Self::Execution, Self::Hop];
-
-    /// The name in tables and answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Control => "control",
-            Self::Hybrid => "hybrid",
-            Self::Execution => "execution",
-            Self::Hop => "hop",
-        }
-    }
-
     /// Whether it may own jobs.
     pub const fn controls(self) -> bool {
         match self {
@@ -68,31 +57,17 @@ impl NodeType {
     }
 }
 
-/// The state of an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NodeState {
-    /// Registered, never checked.
-    Installed,
-    /// Its last health check succeeded, or it is a hop that is seen.
-    Ready,
-    /// Lost, or its last health check failed.
-    Unavailable,
-    /// An operator is removing it; it goes once its last job has ended.
-    Deprovisioning,
-}
-
-impl NodeState {
-    /// Every state.
-    pub const ALL: [Self; 4] = [Self::Installed, Self::Ready, Self::Unavailable, Self::Deprovisioning];
-
-    /// The name in tables and answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Installed => "installed",
-            Self::Ready => "ready",
-            Self::Unavailable => "unavailable",
-            Self::Deprovisioning => "deprovisioning",
-        }
+names! {
+    /// The state of an instance.
+    enum NodeState {
+        /// Registered, never checked.
+        Installed = "installed",
+        /// Its last health check succeeded, or it is a hop that is seen.
+        Ready = "ready",
+        /// Lost, or its last health check failed.
+        Unavailable = "unavailable",
+        /// An operator is removing it; it goes once its last job has ended.
+        Deprovisioning = "deprovisioning",
     }
 }
 

@@ -12,6 +12,7 @@ use super::impact::JobKind;
 use super::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 use super::state::JobState;
 use super::time::Time;
+use crate::rpc::report::names::names;
 
 /// A job that waits for placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,28 +102,15 @@ pub struct Placement {
     pub child: ChildType,
 }
 
-/// The configured work type of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChildType {
-    /// The owner's own runner, on the owner itself.
-    Local,
-    /// `runnertype`, on another instance.
-    Runner,
-    /// One of the two Kubernetes types.
-    Container,
-}
-
-impl ChildType {
-    /// Every type.
-    pub const ALL: [Self; 3] = [Self::Local, Self::Runner, Self::Container];
-
-    /// The name in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Runner => "runner",
-            Self::Container => "container",
-        }
+names! {
+    /// The configured work type of a child.
+    enum ChildType {
+        /// The owner's own runner, on the owner itself.
+        Local = "local",
+        /// `runnertype`, on another instance.
+        Runner = "runner",
+        /// One of the two Kubernetes types.
+        Container = "container",
     }
 }
 

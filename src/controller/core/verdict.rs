@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::names::InstanceName;
 use super::text::readable;
+use crate::rpc::report::names::names;
 
 /// The last status of a runner's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,50 +94,27 @@ pub struct UnitAt<'a> {
     pub node: Option<&'a InstanceName>,
 }
 
-/// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ending {
-    /// The playbook succeeded.
-    Successful,
-    /// The playbook failed or ran out of time.
-    Failed,
-    /// It could not be run, or ended without a result.
-    Error,
-    /// A cancel ended it.
-    Canceled,
-    /// A quota refused its pod, so nothing ran.
-    Quota,
-    /// Its instance never accepted it, so nothing ran.
-    NotAccepted,
-    /// Its instance was lost, so its end is unknown.
-    Lost,
+names! {
+    /// How an attempt ended.
+    enum Ending {
+        /// The playbook succeeded.
+        Successful = "successful",
+        /// The playbook failed or ran out of time.
+        Failed = "failed",
+        /// It could not be run, or ended without a result.
+        Error = "error",
+        /// A cancel ended it.
+        Canceled = "canceled",
+        /// A quota refused its pod, so nothing ran.
+        Quota = "quota",
+        /// Its instance never accepted it, so nothing ran.
+        NotAccepted = "not_accepted",
+        /// Its instance was lost, so its end is unknown.
+        Lost = "lost",
+    }
 }
 
 impl Ending {
-    /// Every ending.
-    pub const ALL: [Self; 7] = [
-        Self::Successful,
-        Self::Failed,
-        Self::Error,
-        Self::Canceled,
-        Self::Quota,
-        Self::NotAccepted,
-        Self::Lost,
-    ];
-
-    /// The name in the store and in answers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Successful => "successful",
-            Self::Failed => "failed",
-            Self::Error => "error",
-            Self::Canceled => "canceled",
-            Self::Quota => "quota",
-            Self::NotAccepted => "not_accepted",
-            Self::Lost => "lost",
-        }
-    }
-
     /// Whether something may have run.
     pub const fn may_have_run(self) -> bool {
         match self {

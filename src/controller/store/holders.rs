@@ -8,26 +8,15 @@ use super::Store;
 use super::error::Error;
 use super::sql::{Row, Sql, values};
 use crate::controller::core::{InstanceName, JobId, JobState, Time};
+use crate::rpc::report::names::names;
 
-/// What a control node holds of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
-    /// The runner stream that was submitted.
-    Payload,
-    /// What the job printed.
-    Output,
-}
-
-impl Kept {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Payload, Self::Output];
-
-    /// The name in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Payload => "payload",
-            Self::Output => "output",
-        }
+names! {
+    /// What a control node holds of a job.
+    enum Kept {
+        /// The runner stream that was submitted.
+        Payload = "payload",
+        /// What the job printed.
+        Output = "output",
     }
 }
 

@@ -199,10 +199,6 @@ macro_rules! stored {
     )*};
 }
 
-fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, text: &str) -> Option<T> {
-    all.iter().copied().find(|one| name(*one) == text)
-}
-
 stored! {
     bool: Int i64, |on| i64::from(on), |int| Some(int != 0);
     u32: Int i64, |count| i64::from(count), |int| u32::try_from(int).ok();
@@ -216,17 +212,14 @@ stored! {
     InstanceName: Text String, |name| name.as_str().to_owned(), |text| Some(text.as_str().into());
     GroupName: Text String, |name| name.as_str().to_owned(), |text| Some(text.as_str().into());
     Word: Text String, |word| word.as_str().to_owned(), |text| Some(text.as_str().into());
-    JobKind: Text String, |kind| kind.name().to_owned(), |text| named(&JobKind::ALL, JobKind::name, &text);
-    Kept: Text String, |kept| kept.name().to_owned(), |text| named(&Kept::ALL, Kept::name, &text);
-    JobState: Text String, |state| state.name().to_owned(), |text| named(&JobState::ALL, JobState::name, &text);
-    NodeType: Text String, |node| node.name().to_owned(), |text| named(&NodeType::ALL, NodeType::name, &text);
-    NodeState: Text String, |state| state.name().to_owned(),
-        |text| named(&NodeState::ALL, NodeState::name, &text);
-    MemberOrigin: Text String, |origin| origin.name().to_owned(),
-        |text| named(&MemberOrigin::ALL, MemberOrigin::name, &text);
-    ChildType: Text String, |child| child.name().to_owned(),
-        |text| named(&ChildType::ALL, ChildType::name, &text);
-    Ending: Text String, |ending| ending.name().to_owned(), |text| named(&Ending::ALL, Ending::name, &text);
+    JobKind: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    Kept: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    JobState: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    NodeType: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    NodeState: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    MemberOrigin: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    ChildType: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
+    Ending: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
 }
 
 impl From<i64> for SqlValue {
