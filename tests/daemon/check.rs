@@ -66,6 +66,48 @@ fn missing_files_are_found() {
     assert!(text.contains("c.yml:3: tcp-listener: tls: there is no tls-server named \"missing\""), "{text}");
 }
 
+#[test]
+fn with_json_each_finding_says_what_where_how_bad_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("c.yml");
+    let look = || {
+        let (code, text) = check(&[Path::new("--json"), &config]);
+        (
+            code,
+            serde_json::from_str::<serde_json::Value>(&text)
+                .unwrap_or_else(|error| panic!("{error}: {text}")),
+        )
+    };
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (taken, open) = (holder.local_addr().unwrap(), free_port());
+    let items = json!([
+        {"work-command": {"worktype": "x", "command": "no-such-program"}},
+        {"tcp-listener": {"port": taken.port(), "bindaddr": "127.0.0.1"}},
+        {"tcp-listener": {"port": open, "bindaddr": "0.0.0.0"}}]);
+    fs::write(&config, configuration(dir.path(), "a", json!({}), items)).unwrap();
+    let (code, found) = look();
+    let wanted = json!([
+        {"what": "whoever reaches it joins the mesh without a certificate", "where": format!("tcp-listener on 0.0.0.0:{open}"),
+            "severity": "warning", "remedy": "docs/security.md says which lines close a mesh"},
+        {"what": format!("{taken} is in use"), "where": format!("tcp-listener on {taken}"), "severity": "error",
+            "remedy": "if by this very node, check with --running"},
+        {"what": "there is no program \"no-such-program\" that can be run", "where": "work-command x",
+            "severity": "error", "remedy": null}]);
+    assert_eq!((code, found), (Some(1), wanted));
+
+    fs::write(&config, configuration(dir.path(), "a", json!({}), json!([]))).unwrap();
+    assert_eq!(look(), (Some(0), json!([])));
+
+    fs::write(&config, "- node: a\n- tcp-peer: nohost\n").unwrap();
+    let (code, found) = look();
+    let place = format!("{}:2: tcp-peer: address", config.display());
+    assert_eq!(
+        (code, &found[0]["where"], found.as_array().unwrap().len()),
+        (Some(1), &json!(place), 1),
+        "{found}"
+    );
+}
+
 /// A table of configuration entries and the finding for each.
 #[test]
 fn certificates_keys_and_claims_are_checked() {
