@@ -94,13 +94,13 @@ def add_text(tar, name, text):
     tar.addfile(info, io.BytesIO(text.encode()))
 
 
-def import_image(ctr, name, layer, command, environment=("PATH=/bin:/usr/bin",)):
+def import_image(ctr, name, layer, command, environment=("PATH=/bin:/usr/bin",), user=""):
     """Imports an image of one layer."""
     with open(layer, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     config = json.dumps({
         "architecture": "amd64", "os": "linux", "history": [{}],
-        "config": {"Cmd": command, "Env": list(environment)},
+        "config": {"Cmd": command, "Env": list(environment), "User": user},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }).encode()
     config_name = hashlib.sha256(config).hexdigest() + ".json"
