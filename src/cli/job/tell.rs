@@ -22,7 +22,7 @@ const RUNNING: Duration = Duration::from_secs(5);
 pub(super) async fn tell(context: &Context, id: JobId) {
     let (get, explain) = (operation::get_job(ById { id }), operation::explain_job(ById { id }));
     let (mut told, mut pause) = (Told::default(), WAITING);
-    while !context.output.json {
+    while !context.output.json && !context.output.quiet {
         sleep(pause).await;
         // Who follows the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
