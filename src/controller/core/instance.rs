@@ -311,14 +311,19 @@ impl Instance {
         true
     }
 
+    /// Computes its capacities from the size of its machine.
+    pub fn measure(&mut self, cpus: Cpus, memory: u64, rates: &Rates) {
+        let measured = Capacities::measure(cpus, memory, rates);
+        self.capacities = match self.node_type {
+            NodeType::Hybrid => measured.beside_controller(cpus),
+            NodeType::Control | NodeType::Execution | NodeType::Hop => measured,
+        };
+    }
+
     /// A health check succeeded. If another machine answers than before, and nothing vouches for its right to the name,
     /// it is disabled until an operator confirms it: it may be somebody else's, and jobs carry secrets.
     pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates, is_vouched: bool) {
-        let measured = Capacities::measure(report.cpus, report.memory, rates);
-        self.capacities = match self.node_type {
-            NodeType::Hybrid => measured.beside_controller(report.cpus),
-            NodeType::Control | NodeType::Execution | NodeType::Hop => measured,
-        };
+        self.measure(report.cpus, report.memory, rates);
         let waits = !self.enabled;
         self.errors.retain(|fault| fault.is_of_clock() || (waits && fault.is_of_machine()));
         if let Some(former) = self.uuid.as_ref().filter(|former| report.uuid.as_ref() != Some(*former)) {

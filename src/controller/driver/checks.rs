@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use super::JobDriver;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{
-    Capacities, ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time,
-};
+use crate::controller::core::{ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time};
 use crate::controller::health::{
     BUDGET, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound, uncheckable,
 };
@@ -176,9 +174,9 @@ impl JobDriver {
         let measure = move |registry: &mut Registry| {
             let measured = registry.instances.iter_mut().filter(|record| record.cpu > 0);
             measured.fold(false, |changed, record| {
-                let capacities = Capacities::measure(Cpus::of_tenths(record.cpu), record.memory, &rates);
-                let former = std::mem::replace(&mut record.instance.capacities, capacities);
-                changed | (former != capacities)
+                let former = record.instance.capacities;
+                record.instance.measure(Cpus::of_tenths(record.cpu), record.memory, &rates);
+                changed | (former != record.instance.capacities)
             })
         };
         if !measure(&mut self.store.registry().await?) {

@@ -2,7 +2,7 @@
 
 use super::streams::whole;
 use super::*;
-use crate::controller::core::{JobId, Why};
+use crate::controller::core::{Capacities, Cpus, JobId, Rates, Why};
 use serde_json::json;
 
 fn finish(site: &Site, job: JobId) {
@@ -40,6 +40,23 @@ fn a_hybrid_control_node_runs_jobs_itself() {
     let load = site.run(site.driver().store.overview()).unwrap().loads.instances[0];
     assert_eq!(load.consumed, row.impact + 1, "both impacts are its own");
     finish(&site, job);
+}
+
+#[test]
+fn a_hybrid_keeps_its_room_when_forks_are_counted_in_another_way() {
+    let options = ControllerOptions { node_type: NodeType::Hybrid, ..options(Discovery::Enabled) };
+    let mut site = Site::started(Fabric::new(&[], true), options);
+    site.until("it to be ready", || site.instances().iter().any(|one| one.instance.capacity() > 0));
+    for mib_per_fork in [100, 200] {
+        site.options.mib_per_fork = mib_per_fork;
+        site.driver().set_options(site.options.clone());
+        let record = site.instance(OWN);
+        let cpus = Cpus::of_tenths(record.cpu);
+        let measured = Capacities::measure(cpus, record.memory, &Rates { mib_per_fork, ..Rates::default() });
+        let left = measured.beside_controller(cpus);
+        assert!(left.mem < measured.mem);
+        site.until("its capacity", || site.instance(OWN).instance.capacities == left);
+    }
 }
 
 #[test]
