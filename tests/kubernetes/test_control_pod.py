@@ -134,4 +134,5 @@ def test_the_manifest_beside_the_container_files(cluster, image, tmp_path):
         print(cluster.kubectl("describe", "pod", "control", check=False), cluster.kubectl("logs", "control", "-c", "meshd", check=False))
         cluster.kubectl("delete", "pod", "control", "--grace-period=1")
         cluster.kubectl("delete", "deployment", "control")
+        cluster.kubectl("delete", "secret", "meshd")
         subprocess.run(["umount", "--lazy", tmp_path / "volume"], check=True)
