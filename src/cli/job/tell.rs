@@ -22,7 +22,10 @@ const RUNNING: Duration = Duration::from_secs(5);
 pub(super) async fn tell(context: &Context, id: JobId) {
     let (get, explain) = (operation::get_job(ById { id }), operation::explain_job(ById { id }));
     let (mut told, mut pause) = (Told::default(), WAITING);
-    while !context.output.json && !context.output.quiet {
+    if context.output.json || context.output.quiet {
+        return std::future::pending().await;
+    }
+    loop {
         sleep(pause).await;
         // Who follows the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
@@ -37,7 +40,6 @@ pub(super) async fn tell(context: &Context, id: JobId) {
         told.news(&job, silent.as_ref(), &Zoned::now()).iter().for_each(|news| context.output.note(news));
         pause = if is_in(&job, &[JobState::Running]) { RUNNING } else { WAITING };
     }
-    std::future::pending().await
 }
 
 /// Whether an attempt of it runs, or may still run.

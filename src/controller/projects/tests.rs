@@ -74,7 +74,9 @@ fn a_link_in_the_place_of_a_sync_s_settings_leads_nowhere() {
     let settings = place.run_directory(7).join(NO_SETTINGS);
     let other = directory.path().join("other");
     for content in [Some("x"), None] {
-        content.map(|text| fs::write(&other, text).unwrap());
+        if let Some(text) = content {
+            fs::write(&other, text).unwrap();
+        }
         fs::remove_file(&settings).unwrap();
         std::os::unix::fs::symlink(&other, &settings).unwrap();
         assert!(place.make(7).is_err());

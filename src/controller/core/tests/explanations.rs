@@ -4,7 +4,7 @@ use super::*;
 
 /// The explanation of a job beside which no other one is pending.
 fn alone(scene: &Scene<'_>, job: &PendingJob) -> Explanation {
-    explain(scene, &[job.clone()], job)
+    explain(scene, std::slice::from_ref(job), job)
 }
 
 #[test]

@@ -388,7 +388,9 @@ fn the_silence_of_its_node_is_told_before_and_after_it_is_lost() {
     let first = run(&mut job, "e1");
     let patience = Patience { started: Time(0), lost_after: secs(180) };
     let mut e1 = execution("e1", 9);
-    let at = |job: &Job, e1: &Instance, after| silence(job, &[e1.clone()], &patience, START + secs(after));
+    let at = |job: &Job, e1: &Instance, after| {
+        silence(job, std::slice::from_ref(e1), &patience, START + secs(after))
+    };
     assert_eq!(at(&job, &e1, 60), None);
     e1.seen.values_mut().for_each(|sighting| sighting.routed = false);
     let (node, since, lost_at) = (named("e1"), Some(START), START + secs(180));
