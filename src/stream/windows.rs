@@ -229,7 +229,7 @@ impl Windows {
         yields
     }
 
-    /// A writer waits no more: it has written so many bytes, or has ended.
+    /// A writer no longer waits: it has written this many bytes, or has ended.
     pub(super) fn wrote(&self, turn: &mut Turn, bytes: usize) {
         let mut both = self.both();
         both.sending.passed += bytes as u64;

@@ -1,5 +1,5 @@
-//! Which jobs are meant: by their numbers, or by what they are. Who does something to all jobs of a kind is told how many
-//! those are, and asked.
+//! Which jobs are meant: by their numbers, or by a filter. Before something is done to all jobs that a filter matches,
+//! the user is told how many they are, and asked.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -48,7 +48,7 @@ pub(in crate::cli) struct Filter {
 }
 
 impl Filter {
-    /// At most so many jobs that are so, older than this one.
+    /// The filter for one page: at most `limit` jobs, all older than `before`.
     pub(super) fn page(&self, before: Option<JobId>, limit: u32) -> JobFilter {
         let Self { state, kind, name, group, node, label, since, until } = self.clone();
         let (label, limit) = (label.into_iter().collect(), Some(limit));

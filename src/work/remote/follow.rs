@@ -23,8 +23,8 @@ use crate::work::units::Entry;
 
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
-/// Answers by which a node says that a unit runs which it has agreed to end: ten minutes of them. Its word is worth nothing
-/// then, and whoever printed too much must not keep its place by it.
+/// After so many answers, ten minutes of them, we no longer believe a node that says a unit still runs although it
+/// agreed to end it. Otherwise a job that printed too much would keep its place for ever.
 const DENIALS: u32 = 600;
 
 impl Remotes {
