@@ -20,6 +20,8 @@ const JITTER: Duration = Duration::from_millis(1);
 /// What may wait on a way, so that it never runs empty, in time and in bytes.
 const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
+/// What is acknowledged at once counts up to so much of time: a receiver or a radio link may gather for so long.
+const LONGEST_BURST: Duration = Duration::from_millis(40);
 /// A buffer overflows where more than one byte of so many is lost.
 const OVERFLOW: u64 = 7;
 /// Packets whose shortest delay says whether something waits on the way.
@@ -35,11 +37,12 @@ pub(super) struct Model {
     packet: u64,
     phase: Phase,
     round: Round,
-    /// Bytes a second in the last rounds.
-    rates: [u64; ROUNDS],
+    /// Of the last rounds.
+    measured: [Measured; ROUNDS],
     rounds: usize,
     delay: Delay,
     recent: Recent,
+    burst: Burst,
     /// What the way had room for when a buffer last overflowed.
     ceiling: Option<u64>,
     /// Nothing is in flight.
@@ -68,11 +71,42 @@ struct Round {
     /// There was nothing to send at times: the way can do more.
     limited: bool,
     shortest: Duration,
+    burst: u64,
 }
 
 impl Round {
     fn new(began: Instant) -> Self {
-        Self { began, acked: 0, lost: 0, over: false, limited: false, shortest: Duration::MAX }
+        Self { began, acked: 0, lost: 0, over: false, limited: false, shortest: Duration::MAX, burst: 0 }
+    }
+}
+
+/// What a round has shown.
+#[derive(Debug, Clone, Copy, Default)]
+struct Measured {
+    /// Bytes a second.
+    rate: u64,
+    /// Bytes that were acknowledged ahead of that rate, because their acknowledgements had waited for each other. As many
+    /// more have to be in flight, or the way runs empty while they wait.
+    burst: u64,
+}
+
+/// Bytes that were acknowledged since they came faster than the way's rate.
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    began: Instant,
+    acked: u64,
+    /// What is acknowledged together.
+    batch: u64,
+}
+
+impl Burst {
+    /// Bytes that have come ahead of the rate, now that a batch is complete.
+    fn end_batch(&mut self, now: Instant, rate: u64) -> u64 {
+        if self.acked <= product(rate, now - self.began) {
+            (self.began, self.acked) = (now, 0);
+        }
+        self.acked += std::mem::take(&mut self.batch);
+        self.acked - product(rate, now - self.began).min(self.acked)
     }
 }
 
@@ -111,10 +145,11 @@ impl Model {
             packet,
             phase: BEGIN,
             round: Round::new(now),
-            rates: [0; ROUNDS],
+            measured: [Measured::default(); ROUNDS],
             rounds: 0,
             delay: Delay { shortest: Duration::MAX, seen: now },
             recent: Recent::NONE,
+            burst: Burst { began: now, acked: 0, batch: 0 },
             ceiling: None,
             idle: true,
         }
@@ -141,6 +176,7 @@ impl Model {
 
     pub(super) fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool) {
         self.round.acked += bytes;
+        self.burst.batch += bytes;
         self.round.over |= sent >= self.round.began;
         self.round.limited |= limited;
         self.round.shortest = self.round.shortest.min(now - sent);
@@ -154,6 +190,11 @@ impl Model {
     }
 
     pub(super) fn handle_end_of_acks(&mut self, now: Instant, in_flight: u64) {
+        let burst = self.burst.end_batch(now, self.rate());
+        // The rate is behind while the window doubles.
+        if !matches!(self.phase, Phase::Growing { .. }) {
+            self.round.burst = self.round.burst.max(burst);
+        }
         if self.round.over && now - self.round.began >= SHORTEST_ROUND {
             self.end_round(now);
         }
@@ -176,7 +217,7 @@ impl Model {
         let rate = u64::try_from(u128::from(round.acked) * 1_000_000_000 / took).unwrap_or(u64::MAX);
         let before = self.rate();
         if !round.limited || rate > before {
-            self.rates[self.rounds % ROUNDS] = rate;
+            self.measured[self.rounds % ROUNDS] = Measured { rate, burst: round.burst };
             self.rounds += 1;
         }
         let overflows = round.lost > FEWEST * self.packet && round.lost * OVERFLOW > round.acked + round.lost;
@@ -212,7 +253,7 @@ impl Model {
 
     /// The best rate lately, in bytes a second.
     fn rate(&self) -> u64 {
-        self.rates.iter().copied().max().unwrap_or_default()
+        self.measured.iter().map(|round| round.rate).max().unwrap_or_default()
     }
 
     /// Bytes that fill the way and do not wait.
@@ -220,9 +261,11 @@ impl Model {
         product(self.rate(), self.delay.shortest)
     }
 
-    /// Bytes that may wait.
+    /// Bytes that may wait, on the way or to be acknowledged.
     fn queue(&self) -> u64 {
-        product(self.rate(), QUEUE).min(LONGEST_QUEUE).max(self.first_window)
+        let burst = self.measured.iter().map(|round| round.burst).max().unwrap_or_default();
+        let waits = product(self.rate(), QUEUE).min(LONGEST_QUEUE).max(self.first_window);
+        waits + burst.min(product(self.rate(), LONGEST_BURST))
     }
 
     fn target(&self) -> u64 {

@@ -24,6 +24,8 @@ struct Way {
     ordered: bool,
     /// How long a receiver may wait before it acknowledges.
     ack_delay: Duration,
+    /// Acknowledgements arrive together, once in so long.
+    gathered: Duration,
 }
 
 const NARROW: Way = Way {
@@ -33,6 +35,7 @@ const NARROW: Way = Way {
     loss: 0.0,
     ordered: false,
     ack_delay: Duration::ZERO,
+    gathered: Duration::ZERO,
 };
 const FAST: Way = Way { rate: 60_000_000, ..NARROW };
 const LIMIT: Duration = Duration::from_secs(20);
@@ -84,7 +87,9 @@ impl Way {
                 let arrival = free_at + self.round_trip / 2 + repeated;
                 last_arrival = if self.ordered { last_arrival.max(arrival) } else { arrival };
                 let delay = if sent.is_multiple_of(2) { Duration::ZERO } else { self.ack_delay };
-                fates.insert((last_arrival + self.round_trip / 2 + delay, sent), (now, Fate::Acked));
+                let acked = (last_arrival + self.round_trip / 2 + delay - start).as_nanos() as u64;
+                let acked = acked.next_multiple_of(self.gathered.as_nanos().max(1) as u64);
+                fates.insert((start + Duration::from_nanos(acked), sent), (now, Fate::Acked));
                 (waited, waits) = if counts { (waited + wait, waits + 1) } else { (waited, waits) };
             }
             let next = fates.first_key_value().map(|((at, _), _)| *at);
@@ -133,6 +138,15 @@ fn a_buffer_of_a_round_trip_does_not_overflow_at_the_beginning() {
 fn a_receiver_that_acknowledges_late_does_not_slow_it() {
     let outcome = Way { ack_delay: Duration::from_millis(25), ..FAST }.run();
     assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(60), "{outcome:?}");
+}
+
+#[test]
+fn acknowledgements_that_arrive_together_do_not_slow_it() {
+    for (gathered, round_trip) in [(20, 101), (25, 101), (30, 101), (40, 97), (40, 123)] {
+        let [gathered, round_trip] = [gathered, round_trip].map(Duration::from_millis);
+        let outcome = Way { rate: 10_000_000, gathered, round_trip, ..NARROW }.run();
+        assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(40), "{outcome:?}");
+    }
 }
 
 #[test]
