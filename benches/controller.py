@@ -254,6 +254,7 @@ def main():
     a = ap.parse_args()
     if "saturated" in a.only:
         in_one_group_of_processors()
+    RUNNER.parent.mkdir(exist_ok=True)
     subprocess.run(["rustc", "--edition", "2024", "-O", "-o", RUNNER, ROOT / "benches/stand_in/runner.rs"], check=True)
     runs = {}
     for _ in range(a.rounds):

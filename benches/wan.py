@@ -85,7 +85,7 @@ def main():
             tl = []
             if a.backend == "quic":
                 subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", m.dir + "/control.key", "-out", m.dir + "/control.crt", "-days", "3", "-subj", "/CN=control",
-                                "-addext", f"subjectAltName=IP:{A},otherName:1.3.6.1.4.1.2312.19.1;UTF8:control", "-addext", "basicConstraints=critical,CA:FALSE"], check=True, capture_output=True)
+                                "-addext", f"subjectAltName=IP:{A}," + ",".join(f"otherName:1.3.6.1.4.1.2312.19.1;UTF8:{name}" for name in ("control", "hop")), "-addext", "basicConstraints=critical,CA:FALSE"], check=True, capture_output=True)
                 tl = [{"tls-client": {"name": "c", "insecureskipverify": True}}, {"tls-server": {"name": "s", "cert": m.dir + "/control.crt", "key": m.dir + "/control.key"}}]
             pl = 27199
             address = f"ws://{A}:{pl}/" if a.backend == "ws" else f"{A}:{pl}"

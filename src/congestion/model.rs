@@ -20,8 +20,8 @@ const JITTER: Duration = Duration::from_millis(1);
 /// What may wait on a way, so that it never runs empty, in time and in bytes.
 const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
-/// What is acknowledged at once counts up to so much of time: a receiver or a radio link may gather for so long.
-const LONGEST_BURST: Duration = Duration::from_millis(40);
+/// Acknowledgements that wait for each other for longer do not count: a receiver may be that late.
+const LONGEST_BURST: Duration = Duration::from_millis(25);
 /// A buffer overflows where more than one byte of so many is lost.
 const OVERFLOW: u64 = 7;
 /// Packets whose shortest delay says whether something waits on the way.
@@ -169,7 +169,8 @@ impl Model {
     }
 
     pub(super) fn handle_sent(&mut self, now: Instant) {
-        if std::mem::take(&mut self.idle) {
+        // While the queue is emptied, nothing may be in flight for a moment: that round counts.
+        if std::mem::take(&mut self.idle) && !matches!(self.phase, Phase::Draining { .. }) {
             self.round = Round { limited: true, ..Round::new(now) };
         }
     }
@@ -264,8 +265,8 @@ impl Model {
     /// Bytes that may wait, on the way or to be acknowledged.
     fn queue(&self) -> u64 {
         let burst = self.measured.iter().map(|round| round.burst).max().unwrap_or_default();
-        let waits = product(self.rate(), QUEUE).min(LONGEST_QUEUE).max(self.first_window);
-        waits + burst.min(product(self.rate(), LONGEST_BURST))
+        let waits = product(self.rate(), QUEUE) + burst.min(product(self.rate(), LONGEST_BURST));
+        waits.min(LONGEST_QUEUE).max(self.first_window)
     }
 
     fn target(&self) -> u64 {

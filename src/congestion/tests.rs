@@ -142,11 +142,18 @@ fn a_receiver_that_acknowledges_late_does_not_slow_it() {
 
 #[test]
 fn acknowledgements_that_arrive_together_do_not_slow_it() {
-    for (gathered, round_trip) in [(20, 101), (25, 101), (30, 101), (40, 97), (40, 123)] {
+    for (gathered, round_trip) in [(10, 101), (20, 101), (25, 97), (25, 101), (25, 123)] {
         let [gathered, round_trip] = [gathered, round_trip].map(Duration::from_millis);
         let outcome = Way { rate: 10_000_000, gathered, round_trip, ..NARROW }.run();
         assert!(outcome.used > 0.95 && outcome.waited < Duration::from_millis(40), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_short_way_that_is_drained_fills_again() {
+    let gathered = Duration::from_millis(2);
+    let outcome = Way { rate: 100_000_000, gathered, round_trip: Duration::from_millis(1), ..NARROW }.run();
+    assert!(outcome.used > 0.95, "{outcome:?}");
 }
 
 #[test]
