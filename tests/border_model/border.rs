@@ -7,7 +7,7 @@ use super::check::Model;
 use super::rows::{Change, Rows};
 use super::rules::{Commits, Fault, Lease, Property, Released, Rules, Scope};
 use super::step::{Answer, Step};
-use super::world::{Child, Run, SLOTS, Task, Unit, WAYS, WHOLE, Way, World};
+use super::world::{Child, Node, Run, SLOTS, Task, Unit, WAYS, WHOLE, Way, World};
 
 /// The next states.
 pub(crate) type Next = Vec<(Step, World)>;
@@ -64,10 +64,13 @@ impl Border {
         };
         for at in 0..2 {
             if self.may(world, Fault::Crash) && world.nodes[at].is_up {
-                push(Step::Stop(at), &|world| {
-                    let node = &mut world.nodes[at];
-                    (node.is_up, node.is_paused, node.is_late, node.is_gated) = (false, false, true, false);
-                    node.tasks = [Task::Idle; SLOTS];
+                push(Step::Stop(at), &|world| stop(&mut world.nodes[at]));
+            }
+            if self.may(world, Fault::PowerCut) && world.nodes[at].is_up {
+                push(Step::CutPower(at), &|world| {
+                    stop(&mut world.nodes[at]);
+                    world.nodes[at].copy = world.nodes[at].flushed;
+                    self.check_copy(world, at);
                 });
             }
             if self.may(world, Fault::Pause) && world.acts(at) {
@@ -197,11 +200,15 @@ impl Border {
     }
 
     /// A unit is released on the instance.
-    pub(crate) fn release(&self, world: &mut World, slot: usize) {
+    pub(crate) fn release(&self, world: &mut World, slot: usize, is_sender: bool) {
         if world.instance.runs[slot] != Run::None {
             world.instance.runs[slot] = Run::Released;
         }
-        world.instance.refused[slot] |= self.rules.released == Released::Refused;
+        world.instance.refused[slot] |= match self.rules.released {
+            Released::Forgotten => false,
+            Released::RefusedToSenders => !is_sender,
+            Released::Refused => true,
+        };
     }
 
     fn leases(&mut self, world: &World, at: usize, next: &mut Next) {
@@ -348,6 +355,12 @@ impl Model for Border {
     fn stuck(&self) -> Property {
         Property::NothingStays
     }
+}
+
+/// What only memory has is gone.
+fn stop(node: &mut Node) {
+    (node.is_up, node.is_paused, node.is_late, node.is_gated) = (false, false, true, false);
+    node.tasks = [Task::Idle; SLOTS];
 }
 
 /// The same state after something was done, once with and once without its answer, if that may be lost.

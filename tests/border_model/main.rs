@@ -24,7 +24,8 @@ use std::time::Instant;
 use border::Border;
 use rules::Property::{NothingStays, OneEnd, OneRun, OwnersStay, WholeAtOwner, WholeElsewhere};
 use rules::{
-    Commits, Compare, End, Fault, Lease, Mismatch, Property, Release, Released, Rules, Scope, Send, Unknown,
+    Commits, Compare, End, Fault, Flush, Lease, Mismatch, Property, Release, Released, Rules, Scope, Send,
+    Unknown,
 };
 
 const CRASH: &[Fault] = &[Fault::Crash];
@@ -126,9 +127,26 @@ fn the_rules_of_now_hold_for_a_job_that_is_retried() {
 }
 
 #[test]
+fn the_rules_of_now_hold_through_power_cuts() {
+    let faults = &[Fault::PowerCut, Fault::Crash, Fault::Cut];
+    assert_eq!(broken("now, with power cuts", Rules::now(), scope(faults, 2)), []);
+}
+
+#[test]
 fn the_rules_of_now_hold_if_the_store_loses_commits() {
     let faults = &[Fault::LostCommits, Fault::Crash, Fault::Cut, Fault::Pause];
     assert_eq!(broken("now, with lost commits", Rules::now(), scope(faults, 2)), []);
+}
+
+/// It need not be refused to who released it himself, as long as none of his submissions is still on its way.
+#[test]
+fn a_released_unit_is_refused_to_its_former_owner_at_least() {
+    let rules = Rules { released: Released::RefusedToSenders, ..Rules::now() };
+    let faults = &[Fault::Crash, Fault::Cut, Fault::Pause, Fault::LostAnswer, Fault::Cancel];
+    assert_eq!(broken("refused to senders", rules, scope(faults, 2)), []);
+    let forgotten = Rules { released: Released::Forgotten, ..rules };
+    let found = broken("released and forgotten", forgotten, scope(&[Fault::Pause, Fault::LostAnswer], 2));
+    assert_eq!(properties(&found), [OneRun]);
 }
 
 /// A Go node promises nothing and forgets released IDs. What is sent again after a release runs again there, so answers
@@ -148,11 +166,17 @@ fn a_node_that_promises_nothing_runs_nothing_twice() {
 fn each_rule_of_now_is_needed() {
     let now = Rules::now();
     let killed = retried(&[Fault::Kill], 1);
-    let cases: [(&str, Rules, Scope, &[Property]); 9] = [
+    let cases: [(&str, Rules, Scope, &[Property]); 10] = [
         ("patience", Rules { end: End::Patience, ..now }, scope(CUT, 1), &[WholeAtOwner, WholeElsewhere]),
         ("release", Rules { release: Release::ThenNoted, ..now }, scope(CRASH, 1), &[WholeAtOwner]),
         ("length", Rules { compare: Compare::Length, ..now }, killed, &[WholeElsewhere]),
         ("mismatch", Rules { mismatch: Mismatch::Stays, ..now }, killed, &[NothingStays]),
+        (
+            "flush",
+            Rules { flush: Flush::Sometime, ..now },
+            scope(&[Fault::PowerCut], 1),
+            &[WholeAtOwner, WholeElsewhere, NothingStays],
+        ),
         ("unknown", Rules { unknown: Unknown::Believed, ..now }, scope(PAUSE, 1), &[OneRun, NothingStays]),
         (
             "in memory",

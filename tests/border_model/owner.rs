@@ -290,7 +290,7 @@ impl Border {
     fn store_output(&self, world: &mut World, at: usize, before: &View) {
         if !before.state.is_final() && self.rows.view(world.store.row).state.is_final() {
             world.store.output = Some(world.nodes[at].copy);
-            world.store.complete[at] = true;
+            self.hold(world, at);
         }
     }
 
@@ -320,7 +320,7 @@ impl Border {
             next,
             |answer| Step::Release(at, n, answer),
             |world, answer| {
-                border.release(world, attempt.slot);
+                border.release(world, attempt.slot, attempt.sender == at);
                 if answer == Answer::Comes {
                     world.nodes[at].tasks[attempt.slot] = Task::Released;
                 }

@@ -35,6 +35,14 @@ pub(crate) enum Mismatch {
     Anew,
 }
 
+/// Whether a power cut can take bytes of a copy that the store says is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    Sometime,
+    /// It is flushed to the disk before the store is told.
+    Before,
+}
+
 /// What an owner may conclude from an instance that does not know a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unknown {
@@ -61,7 +69,9 @@ pub(crate) enum Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Released {
     Forgotten,
-    /// It refuses it, as one that it promised not to run.
+    /// It refuses it, as one that it promised not to run, if another control node than the one that sent it has it released.
+    RefusedToSenders,
+    /// It refuses it in any case.
     Refused,
 }
 
@@ -89,6 +99,7 @@ pub(crate) struct Rules {
     pub(crate) release: Release,
     pub(crate) compare: Compare,
     pub(crate) mismatch: Mismatch,
+    pub(crate) flush: Flush,
     pub(crate) unknown: Unknown,
     pub(crate) send: Send,
     pub(crate) released: Released,
@@ -104,6 +115,7 @@ impl Rules {
             release: Release::ThenNoted,
             compare: Compare::Length,
             mismatch: Mismatch::Stays,
+            flush: Flush::Sometime,
             unknown: Unknown::Believed,
             send: Send::AfterRead,
             released: Released::Forgotten,
@@ -119,6 +131,7 @@ impl Rules {
             release: Release::AfterStored,
             compare: Compare::Hash,
             mismatch: Mismatch::Anew,
+            flush: Flush::Before,
             unknown: Unknown::Promised,
             send: Send::AfterWrite,
             released: Released::Refused,
@@ -133,6 +146,8 @@ impl Rules {
 pub(crate) enum Fault {
     /// A control node or the instance stops; what is on its disk stays.
     Crash,
+    /// A control node loses its power, and with it what is not flushed to its disk.
+    PowerCut,
     /// A control node loses its way to the other one, to the instance or to the store.
     Cut,
     /// A control node stands still together with its clock, and goes on later as if nothing had been.

@@ -17,6 +17,7 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Stop(usize),
+    CutPower(usize),
     StopInstance,
     Cut(Way),
     Pause(usize),
@@ -63,6 +64,7 @@ impl Step {
     pub(crate) fn is_fault(self) -> bool {
         match self {
             Self::Stop(_)
+            | Self::CutPower(_)
             | Self::StopInstance
             | Self::Cut(_)
             | Self::Pause(_)
@@ -104,6 +106,7 @@ impl fmt::Display for Step {
         let name = |node: usize| format!("c{}", node + 1);
         match *self {
             Self::Stop(c) => write!(f, "{} stops", name(c)),
+            Self::CutPower(c) => write!(f, "{} loses its power, and what is not on its disk", name(c)),
             Self::StopInstance => f.write_str("e1's daemon stops"),
             Self::Cut(way) => write!(f, "the way {way} is cut"),
             Self::Pause(c) => write!(f, "{} stands still, and its clock too", name(c)),

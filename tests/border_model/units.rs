@@ -2,7 +2,7 @@
 
 use super::border::{Border, Next};
 use super::rows::View;
-use super::rules::{Compare, End, Mismatch, Property, Release};
+use super::rules::{Compare, End, Fault, Flush, Mismatch, Property, Release};
 use super::step::Step;
 use super::world::{Bytes, Child, Unit, World};
 
@@ -60,7 +60,7 @@ impl Border {
                     return;
                 }
                 if self.rules.mismatch == Mismatch::Anew && !own.is_prefix_of(stored) {
-                    after.nodes[at].copy = Bytes::default();
+                    (after.nodes[at].copy, after.nodes[at].flushed) = Default::default();
                     next.push((Step::CopyAnew(at), after));
                 } else if after.nodes[at].copy.pull(there) {
                     next.push((Step::Copy(at), after));
@@ -80,8 +80,18 @@ impl Border {
             return;
         }
         let mut after = *world;
-        after.store.complete[at] |= world.store.output.is_some();
+        if world.store.output.is_some() {
+            self.hold(&mut after, at);
+        }
         next.push((Step::Show(at), self.shown(after, at)));
+    }
+
+    /// The store is told that a copy is complete.
+    pub(crate) fn hold(&self, world: &mut World, at: usize) {
+        world.store.complete[at] = true;
+        if self.rules.flush == Flush::Before && self.scope.has(Fault::PowerCut) {
+            world.nodes[at].flushed = world.nodes[at].copy;
+        }
     }
 
     /// The rules of before.
@@ -115,14 +125,21 @@ impl Border {
         }
     }
 
+    /// What shows Succeeded has all of the output.
+    pub(crate) fn check_copy(&self, world: &mut World, at: usize) {
+        let view = self.rows.view(world.store.row);
+        let shows = matches!(world.nodes[at].unit, Unit::Ended(state) if state.is_success());
+        if shows && world.store.output != Some(world.nodes[at].copy) {
+            let is_here = view.is_owned_by(at);
+            world.note(if is_here { Property::WholeAtOwner } else { Property::WholeElsewhere });
+        }
+    }
+
     /// A unit shows the end of the row.
     fn shown(&self, mut world: World, at: usize) -> World {
         let view = self.rows.view(world.store.row);
         world.nodes[at].unit = Unit::Ended(view.state);
-        if view.state.is_success() && world.store.output != Some(world.nodes[at].copy) {
-            let is_here = view.is_owned_by(at);
-            world.note(if is_here { Property::WholeAtOwner } else { Property::WholeElsewhere });
-        }
+        self.check_copy(&mut world, at);
         if world.end != Some(view.state) {
             world.note(Property::OneEnd);
         }

@@ -123,6 +123,8 @@ pub(crate) struct Node {
     pub(crate) epoch: u8,
     pub(crate) unit: Unit,
     pub(crate) copy: Bytes,
+    /// What of it outlives a power cut; kept only where there may be one.
+    pub(crate) flushed: Bytes,
     pub(crate) children: [Child; SLOTS],
     pub(crate) tasks: [Task; SLOTS],
 }
@@ -216,6 +218,7 @@ impl World {
             epoch: 1,
             unit: Unit::None,
             copy: Bytes::default(),
+            flushed: Bytes::default(),
             children: [Child::None; SLOTS],
             tasks: [Task::Idle; SLOTS],
         };
