@@ -10,7 +10,7 @@ use zip::ZipArchive;
 
 use super::transmit::nameless_file;
 use crate::cli::exit::{Exit, Failure};
-use crate::controller::stream::Letters;
+use crate::controller::stream::StoredZip;
 use crate::rpc::report::controller::JobReport;
 
 const EVENTS: &str = "job_events";
@@ -22,8 +22,8 @@ pub(super) struct Artifacts {
     directory: PathBuf,
     /// Bytes that zips may still become.
     left: u64,
-    /// The zip that is coming.
-    zip: Option<(Letters, File)>,
+    /// The zip that is coming, in base64 without blanks.
+    zip: Option<(StoredZip, File)>,
 }
 
 impl Artifacts {
@@ -62,30 +62,31 @@ impl Artifacts {
         self.write(&events.join(format!("{counter}-{uuid}.json")), line)
     }
 
-    /// The runner's files follow.
-    pub(super) fn begin_zip(&mut self) -> Result<(), Failure> {
+    /// The runner's files follow, in a zip of that many bytes.
+    pub(super) fn begin_zip(&mut self, length: u64) -> Result<(), Failure> {
         let file = self.written(nameless_file())?;
-        self.zip = Some((Letters::default(), file));
+        self.zip = Some((StoredZip { start: 0, length }, file));
         Ok(())
     }
 
     /// A part of them, in base64.
     pub(super) fn zip(&mut self, part: &[u8]) -> Result<(), Failure> {
-        let Some((letters, file)) = &mut self.zip else { return Ok(()) };
-        let bytes = letters.push(part).ok_or_else(|| io::Error::other("its zip is no base64"));
-        let written = bytes.and_then(|bytes| file.write_all(&bytes));
+        let Some((_, file)) = &mut self.zip else { return Ok(()) };
+        let letters: Vec<u8> = part.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        let written = file.write_all(&letters);
         self.written(written)
     }
 
     /// They are complete.
     pub(super) fn end_zip(&mut self) -> Result<(), Failure> {
-        let Some((_, mut file)) = self.zip.take() else { return Ok(()) };
-        let unpacked = file.rewind().and_then(|()| {
-            let mut zip = ZipArchive::new(io::BufReader::new(file))?;
+        let Some((zip, file)) = self.zip.take() else { return Ok(()) };
+        let unpack = || -> io::Result<()> {
+            let mut zip = ZipArchive::new(io::BufReader::new(zip.open(file)))?;
             self.left = inflate(&mut zip, self.left)?;
             // Links and names that lead out of the directory are refused there.
             Ok(zip.extract(&self.directory)?)
-        });
+        };
+        let unpacked = unpack();
         self.written(unpacked)
     }
 

@@ -100,7 +100,7 @@ impl Playbook {
                         self.ended = read.job_explanation.or(self.ended.take());
                     } else if let Some(size) = read.zipfile {
                         self.scanner.begin_zip(size);
-                        self.artifacts.as_mut().map_or(Ok(()), Artifacts::begin_zip)?;
+                        self.artifacts.as_mut().map_or(Ok(()), |it| it.begin_zip(size))?;
                     } else if read.eof.is_none() && read.event.as_deref() != Some(KEEPALIVE) {
                         if let (Some(artifacts), Some(counter), Some(uuid)) =
                             (&self.artifacts, read.counter, &read.uuid)

@@ -448,7 +448,7 @@ fn artifacts_take_no_more_room_than_allowed() {
     ] {
         let directory = folder.path().join(format!("{most}{}", zip == &lying));
         let mut artifacts = Artifacts::create(&directory, most).unwrap();
-        artifacts.begin_zip().unwrap();
+        artifacts.begin_zip(zip.len() as u64).unwrap();
         artifacts.zip(STANDARD.encode(zip).as_bytes()).unwrap();
         let failure = artifacts.end_zip().err().map(|failure| format!("{failure:?}"));
         assert_eq!(directory.join("fact_cache/host").exists(), told.is_none());

@@ -264,7 +264,7 @@ impl JobDriver {
                 news = stream.next() => news,
                 () = until_due(uncounted) => {
                     // A job that has ended counts no more.
-                    let figures = output.figures(false);
+                    let figures = output.figures(false).await;
                     let has_recap = figures.recap.is_some();
                     let saved = self.store.count(self.fence(), id, figures).await;
                     if has_recap && saved.is_ok() {
@@ -314,7 +314,7 @@ impl JobDriver {
             return self.unknown(id, n).await.map(|_| None);
         }
         let evidence = output.parser.evidence(end, detail);
-        let figures = Some(output.figures(true));
+        let figures = Some(output.figures(true).await);
         let report =
             move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
         let job = self.store.drive(self.fence(), id, figures, report).await?;

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::controller::core::{AttemptNo, Job};
 use crate::controller::store::{Error, Figures};
-use crate::controller::stream::{WorkerOutput, lost_line};
+use crate::controller::stream::{StoredZip, WorkerOutput, lost_line};
 use crate::work::jobs::{JobOutput, JobUnit};
 
 /// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
@@ -111,7 +111,7 @@ impl AttemptOutput {
 
     /// What was counted. The recap is among it once the stream has told its final status, or the attempt is over: until
     /// then another one may follow.
-    pub(super) fn figures(&self, is_over: bool) -> Figures {
+    pub(super) async fn figures(&self, is_over: bool) -> Figures {
         let is_last = is_over || self.parser.final_status().is_some();
         // What is held back until the end is known, and copied then.
         let missing = self.missing(true);
@@ -120,10 +120,21 @@ impl AttemptOutput {
             attempt: self.attempt,
             events: self.parser.events(),
             output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()) + rest,
-            rc: self.parser.exit_code(),
+            rc: self.exit_code().await,
             revision: None,
             recap: self.parser.recap().filter(|_| is_last).cloned(),
         }
+    }
+
+    /// The exit code of the program that the runner ran; `None` until the zip with it is in the job's output.
+    async fn exit_code(&self) -> Option<i32> {
+        let (zip, unit) = (self.parser.zip()?, self.job_output.as_ref()?.unit());
+        let (path, extra) = (unit.output(), unit.extra());
+        if extra.output_attempt != self.attempt.0 {
+            return None;
+        }
+        let zip = StoredZip { start: extra.output_from + zip.start, ..zip };
+        tokio::task::spawn_blocking(move || zip.exit_code(&mut File::open(path).ok()?)).await.ok()?
     }
 }
 

@@ -1,12 +1,14 @@
 //! What the zip of a stored stream unpacks into, by its central directory: the runner unpacks by that, and by nothing
-//! else. A zip that not every program would read as the same one is not judged. It knows nothing of the files' contents.
+//! else. A zip that not every program would read as the same one is not judged. Of the files' contents only the runner's
+//! exit code is looked at. The directory is read here since it may be anybody's: `zip` would have no bound for it, and
+//! shows one of several entries with the same name.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use base64::Engine as _;
+use ::zip::read::read_zipfile_from_stream;
 
-use super::zip::{BASE64, find_field};
+use super::zip::{StoredZip, ZipReader};
 use crate::controller::refusal::StreamFault;
 
 /// The directory of a project.
@@ -26,21 +28,19 @@ const UNICODE_NAME: u16 = 0x7075;
 /// Bits of a mode, and those of a symbolic link.
 const KIND: u32 = 0o170_000;
 const LINK: u32 = 0o120_000;
-
-/// A zip in a stored stream, in base64 without blanks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredZip {
-    /// The byte of the stream at which it begins.
-    pub start: u64,
-    /// Bytes of the zip.
-    pub length: u64,
-}
+/// The file with the exit code of the program that the runner ran; the most letters that it may have, and bytes with all
+/// that stands in front of them.
+const EXIT_CODE: &[u8] = b"rc";
+const LONGEST_CODE: u64 = 64;
+const LONGEST_ENTRY: u64 = 4 << 10;
 
 /// What the directory says of one file.
 #[derive(Debug, PartialEq, Eq)]
 struct ZipEntry<'a> {
     name: &'a [u8],
     is_link: bool,
+    /// Where in the zip it begins.
+    start: u64,
 }
 
 impl StoredZip {
@@ -49,41 +49,48 @@ impl StoredZip {
     /// # Errors
     /// [`StreamFault::Project`] and [`StreamFault::Unreadable`].
     pub fn judge<R: Read + Seek>(self, stream: &mut R) -> Result<(), StreamFault> {
-        let directory = self.directory(stream).ok().flatten().ok_or(StreamFault::Unreadable)?;
+        let directory = directory(&mut self.open(stream)).ok().flatten().ok_or(StreamFault::Unreadable)?;
         let (bytes, count) = directory;
         let entries = entries(&bytes).filter(|entries| entries.len() == count);
         let entries = entries.ok_or(StreamFault::Unreadable)?;
         if leads_to_project(&entries) { Err(StreamFault::Project) } else { Ok(()) }
     }
 
-    /// The bytes of the directory, and the number of its entries, if it lies between the files and the end.
-    fn directory<R: Read + Seek>(self, stream: &mut R) -> io::Result<Option<(Vec<u8>, usize)>> {
-        let Some(end_at) = self.length.checked_sub(END) else { return Ok(None) };
-        let end = self.read(stream, end_at, END)?;
-        let is_plain = end.starts_with(END_SIGNATURE) && end.ends_with(&[0, 0]);
-        let (size, start) = (u64::from(long(&end, 12)), u64::from(long(&end, 16)));
-        if !is_plain || start + size != end_at || size > LARGEST {
-            return Ok(None);
-        }
-        if let Some(at) = end_at.checked_sub(LOCATOR)
-            && self.read(stream, at, LOCATOR)?.starts_with(LOCATOR_SIGNATURE)
-        {
-            return Ok(None);
-        }
-        Ok(Some((self.read(stream, start, size)?, short(&end, 10).into())))
+    /// The exit code in a worker's zip, if it has one that can be read.
+    pub fn exit_code<R: Read + Seek>(self, stream: &mut R) -> Option<i32> {
+        let mut zip = self.open(stream);
+        let (directory, _) = directory(&mut zip).ok()??;
+        let entry = entries(&directory)?.into_iter().find(|entry| entry.name == EXIT_CODE)?;
+        zip.seek(SeekFrom::Start(entry.start)).ok()?;
+        let mut text = String::new();
+        let mut entry = zip.take(LONGEST_ENTRY);
+        read_zipfile_from_stream(&mut entry).ok()??.take(LONGEST_CODE).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
     }
+}
 
-    /// Bytes of the zip.
-    fn read<R: Read + Seek>(self, stream: &mut R, at: u64, length: u64) -> io::Result<Vec<u8>> {
-        let (from, to) = (at / 3 * 4, (at + length).div_ceil(3) * 4);
-        stream.seek(SeekFrom::Start(self.start + from))?;
-        let mut letters = Vec::new();
-        stream.take(to - from).read_to_end(&mut letters)?;
-        let mut bytes = BASE64.decode(letters).map_err(io::Error::other)?;
-        bytes.drain(..bytes.len().min((at % 3) as usize));
-        bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
-        if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+/// The bytes of the directory, and the number of its entries, if it lies between the files and the end.
+fn directory<R: Read + Seek>(zip: &mut ZipReader<R>) -> io::Result<Option<(Vec<u8>, usize)>> {
+    let Some(end_at) = zip.seek(SeekFrom::End(0))?.checked_sub(END) else { return Ok(None) };
+    let end = read(zip, end_at, END)?;
+    let is_plain = end.starts_with(END_SIGNATURE) && end.ends_with(&[0, 0]);
+    let (size, start) = (u64::from(long(&end, 12)), u64::from(long(&end, 16)));
+    if !is_plain || start + size != end_at || size > LARGEST {
+        return Ok(None);
     }
+    if let Some(at) = end_at.checked_sub(LOCATOR)
+        && read(zip, at, LOCATOR)?.starts_with(LOCATOR_SIGNATURE)
+    {
+        return Ok(None);
+    }
+    Ok(Some((read(zip, start, size)?, short(&end, 10).into())))
+}
+
+fn read<R: Read + Seek>(zip: &mut ZipReader<R>, at: u64, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    zip.seek(SeekFrom::Start(at))?;
+    zip.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn short(bytes: &[u8], at: usize) -> u16 {
@@ -92,6 +99,17 @@ fn short(bytes: &[u8], at: usize) -> u16 {
 
 fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from(short(bytes, at)) | u32::from(short(bytes, at + 2)) << 16
+}
+
+fn find_field(mut extra: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let (head, rest) = extra.split_at_checked(4)?;
+        let field = rest.get(..short(head, 2).into())?;
+        if short(head, 0) == kind {
+            return Some(field);
+        }
+        extra = &rest[field.len()..];
+    }
 }
 
 /// All entries of a directory; `None` if it is damaged, or an entry has two names.
@@ -107,7 +125,8 @@ fn entries(mut directory: &[u8]) -> Option<Vec<ZipEntry<'_>>> {
         }
         // Python's name ends there.
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        entries.push(ZipEntry { name, is_link: long(head, 38) >> 16 & KIND == LINK });
+        let is_link = long(head, 38) >> 16 & KIND == LINK;
+        entries.push(ZipEntry { name, is_link, start: long(head, 42).into() });
     }
     Some(entries)
 }

@@ -1,9 +1,9 @@
 //! The runner's stream, in both directions: lines of JSON, and zips in base64 between them.
 //!
 //! `scan` cuts the bytes into lines and zips, `line` says what a line is. [`Submission`] checks a stream on its
-//! way in and finds what it has [`Asked`] for, [`StoredZip`] what its zip unpacks into, [`KwargsChange`] rewrites its first line on the way to a child,
-//! [`WorkerOutput`] reads what comes back. All of them are fed bytes and need little memory however long the stream is;
-//! none of them opens or writes anything itself.
+//! way in and finds what it has [`Asked`] for, [`KwargsChange`] rewrites its first line on the way to a child,
+//! [`WorkerOutput`] reads what comes back. All of them are fed bytes and need little memory however long the stream is.
+//! What is in a zip is read once its stream is stored: [`StoredZip`]. None of them opens or writes anything itself.
 
 mod asked;
 mod directory;
@@ -18,7 +18,6 @@ mod tail;
 mod zip;
 
 pub use self::asked::{Asked, RunSummary};
-pub use self::directory::StoredZip;
 pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError, limit};
 pub use self::line::is_header;
@@ -26,7 +25,7 @@ pub use self::output::{WorkerOutput, lost_line};
 pub use self::scan::{Piece, Scanner};
 pub use self::stats::{HostStats, MOST_HOSTS, Recap, RecapCounts};
 pub use self::submission::{Accepted, Awaited, Submission};
-pub use self::zip::Letters;
+pub use self::zip::{StoredZip, ZipReader};
 
 #[cfg(test)]
 mod tests;

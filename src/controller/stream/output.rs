@@ -1,4 +1,4 @@
-//! Reads what a worker writes, while it passes unchanged: statuses, events, stats per host, the exit code.
+//! Reads what a worker writes, while it passes unchanged: statuses, events, stats per host, and where its zip is.
 //!
 //! It knows up to where lines and zips are whole, so that the output of a lost attempt can be cut there and
 //! that of the next one appended.
@@ -9,7 +9,7 @@ use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
 use super::stats::{self, Recap};
 use super::tail::Tail;
-use super::zip::PassingZip;
+use super::zip::StoredZip;
 use crate::controller::core::{ChildEnd, Evidence, FinalStatus, readable};
 
 /// Longer lines are counted unread.
@@ -24,7 +24,9 @@ pub struct WorkerOutput {
     scanner: Scanner,
     /// Up to here lines and zips are whole and of the runner, and the end line is not among them.
     whole: u64,
-    zip: PassingZip,
+    /// The zip that is coming, and the last one that is whole.
+    coming: Option<StoredZip>,
+    zip: Option<StoredZip>,
     events: u64,
     last_status: Option<String>,
     final_status: Option<FinalStatus>,
@@ -41,7 +43,8 @@ impl Default for WorkerOutput {
         Self {
             scanner: Scanner::new(LONGEST_LINE),
             whole: 0,
-            zip: PassingZip::default(),
+            coming: None,
+            zip: None,
             events: 0,
             last_status: None,
             final_status: None,
@@ -67,12 +70,11 @@ impl WorkerOutput {
                     self.on_line(seen);
                 }
                 Piece::LongLine => self.on_whole(),
-                Piece::Zip(part) => {
-                    if self.zip.exit_code().is_none() {
-                        self.zip.push(part);
-                    }
+                Piece::Zip(_) => {}
+                Piece::ZipEnd => {
+                    self.zip = self.coming;
+                    self.on_whole();
                 }
-                Piece::ZipEnd => self.on_whole(),
                 Piece::BadZip => self.is_damaged = true,
             }
         }
@@ -97,7 +99,7 @@ impl WorkerOutput {
             }
             Some(Meaning::Zip(bytes)) => {
                 self.scanner.begin_zip(bytes);
-                self.zip = PassingZip::default();
+                self.coming = Some(StoredZip { start: self.scanner.position(), length: bytes });
                 return;
             }
             Some(Meaning::End) => {
@@ -166,9 +168,9 @@ impl WorkerOutput {
         self.recap = None;
     }
 
-    /// The exit code of the program that the runner ran.
-    pub fn exit_code(&self) -> Option<i32> {
-        self.zip.exit_code()
+    /// The last zip that is whole: the runner's files, among them the exit code of the program that it ran.
+    pub fn zip(&self) -> Option<StoredZip> {
+        self.zip
     }
 
     /// What the job's end is judged from, once its unit has ended.

@@ -17,11 +17,6 @@ pub const MOST_HOSTS: usize = 10_000;
 const LONGEST_HOST: usize = 255;
 
 impl HostStats {
-    /// Whether a rerun for failed hosts covers it.
-    pub const fn has_failed(&self) -> bool {
-        self.failures > 0 || self.dark > 0
-    }
-
     fn set(&mut self, list: List, count: u64) {
         let counter = match list {
             List::Ok => &mut self.ok,

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use super::asked::Asked;
-use super::directory::StoredZip;
 use super::line::{RunnerLine, is_header};
 use super::scan::{Piece, Scanner};
+use super::zip::StoredZip;
 use crate::controller::header::Header;
 use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
 

@@ -7,6 +7,7 @@
 pub(crate) mod pods;
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -264,7 +265,8 @@ pub(crate) fn worker_output(data: &[u8]) {
     };
     let (whole, parts) = (read(data, data.len().max(1)), read(data, 7));
     assert_eq!((whole.whole(), whole.events()), (parts.whole(), parts.events()));
-    assert_eq!(whole.exit_code(), parts.exit_code());
+    assert_eq!(whole.zip(), parts.zip());
+    let _code = whole.zip().and_then(|zip| zip.exit_code(&mut Cursor::new(data)));
     let cut = read(&data[..whole.whole() as usize], 64);
     assert_eq!(cut.whole(), whole.whole());
 }

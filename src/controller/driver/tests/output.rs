@@ -1,7 +1,7 @@
 //! The output of a job: byte for byte its child's, or, where a retry may follow, what `ansible-runner process` can read
 //! from its begin to its end.
 
-use super::streams::{artifacts, begun, events, process, recap, status, whole};
+use super::streams::{artifacts, begun, events, exit_code, process, recap, status, whole};
 use super::*;
 use crate::controller::core::JobId;
 use crate::controller::store::Kept;
@@ -90,14 +90,39 @@ fn a_zip_that_is_too_large_to_wait_in_memory_is_whole_all_the_same() {
     let site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
     let child = site.running(job);
-    let big = [begun(), events(1, 1), status("successful"), artifacts(5 << 20)].concat();
+    let big = [begun(), events(1, 1), status("successful"), exit_code("0", 5 << 20)].concat();
     let (first, rest) = big.split_at(big.len() - 100);
     site.fabric.write(&child, first);
     site.settle();
     site.fabric.write(&child, rest);
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
-    site.ended(job);
+    assert_eq!(site.ended(job).row.rc, Some(0));
     assert!(site.output(&unit) == big);
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_attempt_that_counts() {
+    let mut site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({"retry": {"max": 1, "on": ["failed"]}}));
+    let child = site.running(job);
+    let all = |end: &str, code: &str| [begun(), events(1, 3), status(end), exit_code(code, 900)].concat();
+    site.fabric.write(&child, &all("failed", "2"));
+    site.pass(seconds(2));
+    assert_eq!(site.job(job).row.rc, Some(2), "it is there before the unit's end");
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 2");
+    site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != child));
+    assert_eq!(site.job(job).row.rc, None);
+    let next = site.running(job);
+    let stream = all("successful", "0");
+    let (first, rest) = stream.split_at(stream.len() - 300);
+    site.fabric.write(&next, first);
+    site.settle();
+    // What the former process wrote is read by the next one.
+    site.kill();
+    site.boot();
+    site.fabric.write(&next, rest);
+    site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.rc, Some(0));
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! What a worker writes, in pieces that tests put together.
 
+use std::io::{Cursor, Write as _};
+
 use base64::Engine as _;
 use serde_json::{Value, json};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 fn line(value: Value) -> Vec<u8> {
     format!("{value}\n").into_bytes()
@@ -33,8 +37,23 @@ pub(super) fn status(status: &str) -> Vec<u8> {
 
 /// A zip of that many bytes, and the end line.
 pub(super) fn artifacts(bytes: usize) -> Vec<u8> {
-    let body = base64::engine::general_purpose::STANDARD.encode(vec![7; bytes]);
-    [line(json!({"zipfile": bytes})), body.into_bytes(), line(json!({"eof": true}))].concat()
+    sent(&vec![7; bytes])
+}
+
+/// The runner's files, with an exit code and so many bytes before it, and the end line.
+pub(super) fn exit_code(code: &str, bytes: usize) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    for (name, content) in [("stdout", vec![7; bytes]), ("rc", code.as_bytes().to_vec())] {
+        zip.start_file(name, stored).unwrap();
+        zip.write_all(&content).unwrap();
+    }
+    sent(&zip.finish().unwrap().into_inner())
+}
+
+fn sent(zip: &[u8]) -> Vec<u8> {
+    let body = base64::engine::general_purpose::STANDARD.encode(zip);
+    [line(json!({"zipfile": zip.len()})), body.into_bytes(), line(json!({"eof": true}))].concat()
 }
 
 /// Everything that a worker writes.
