@@ -14,7 +14,6 @@ pub(crate) mod listen;
 mod loglevel;
 mod node;
 mod observe;
-mod payload_trace;
 mod ping;
 pub(crate) mod reload;
 pub(crate) mod server;

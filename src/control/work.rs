@@ -12,11 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
 use super::session::{Next, Peer};
-use super::{Context, RequestRefusal, payload_trace};
+use super::{Context, RequestRefusal};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
-use crate::work::{
-    self, Caller, Leftovers, Listing, Origin, Outcome, ResultStream, Started, Submission, WorkError,
-};
+use crate::work::{self, Caller, Leftovers, Listing, Outcome, ResultStream, Started, Submission, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -122,9 +120,7 @@ async fn submit(
         Err(error) => return refuse(channel, &error).await,
     };
     let id = submission.id().to_string();
-    let trace = payload_trace::Level::asked();
-    trace.begins(&id, peer.origin == Origin::Unix);
-    match payload(channel, &mut submission, &id, payload_length, trace).await {
+    match payload(channel, &mut submission, &id, payload_length).await {
         Ok(()) => {}
         Err(Broken::Client { error, received }) => {
             let cause = format!("the client went away after {received} bytes");
@@ -179,7 +175,6 @@ async fn payload(
     submission: &mut Submission,
     id: &str,
     announced: Option<u64>,
-    trace: payload_trace::Level,
 ) -> Result<(), Broken> {
     let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     let mut received = 0;
@@ -188,7 +183,6 @@ async fn payload(
     let mut chunk = BytesMut::with_capacity(CHUNK);
     while channel.read_buf(&mut chunk).await.map_err(broken(received))? > 0 {
         received += chunk.len() as u64;
-        trace.piece(id, &chunk);
         submission.write(&chunk).await.map_err(Broken::Unit)?;
         chunk.clear();
     }
