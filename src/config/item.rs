@@ -220,6 +220,10 @@ fn without_effect(items: &[Item], directive: &Directive) -> Option<Warning> {
         parameters.map(|parameter| parameter.name).filter(|name| item.is_given(name)).collect()
     };
     let (first, names) = uses().map(|item| (item, idle(item))).find(|(_, names)| !names.is_empty())?;
-    let text = format!("{}: this version of meshd makes no use of {}", directive.name, names.join(", "));
+    let text = format!(
+        "{}: this version of meshd makes no use of {}: delete that",
+        directive.name,
+        names.join(", ")
+    );
     Some(Warning { at: first.at.clone(), text })
 }

@@ -9,7 +9,7 @@ use super::credentials::{
 };
 use super::driver::world::PodChild;
 use super::header::RunnerWords;
-use super::options::ChildTypes;
+use super::options::{KUBE_IN_CLUSTER_TYPE, KUBE_RUNTIME_TYPE};
 use super::pod::{PodFault, PodOverride, PodRequest, PullSecret, secret_name};
 use super::store::GroupRecord;
 use crate::pods::place::{KEEP_POD, KUBE_CONFIG, KUBE_POD, POD_PENDING_TIMEOUT, PodPlace};
@@ -51,8 +51,6 @@ pub enum GroupFault {
 pub struct PodSetup {
     /// The first 8 hex digits of the install ID.
     pub install: u32,
-    /// The work types.
-    pub child_types: ChildTypes,
     /// Those of this node.
     pub credentials: Credentials,
 }
@@ -73,13 +71,7 @@ impl PodSetup {
         if namespace.as_deref().is_some_and(|name| !is_namespace(name)) {
             return Err(GroupFault::Namespace);
         }
-        Ok(PodPlace { work_type: self.work_type(group), params, namespace })
-    }
-
-    /// The work type of a group's units.
-    pub fn work_type(&self, group: &GroupRecord) -> String {
-        let ChildTypes { kube_runtime, kube_in_cluster, .. } = &self.child_types;
-        if group.cluster.is_some() { kube_runtime.clone() } else { kube_in_cluster.clone() }
+        Ok(PodPlace { work_type: pod_type(group).to_owned(), params, namespace })
     }
 
     /// The unit of a job in a group.
@@ -149,6 +141,11 @@ impl PodSetup {
         let login = self.credentials.group_registry(&name);
         Ok((name, login.map_err(|error| GroupFault::Credential("registry", error))?))
     }
+}
+
+/// The work type of a group's units.
+pub fn pod_type(group: &GroupRecord) -> &'static str {
+    if group.cluster.is_some() { KUBE_RUNTIME_TYPE } else { KUBE_IN_CLUSTER_TYPE }
 }
 
 fn is_namespace(name: &str) -> bool {

@@ -8,6 +8,12 @@ use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
 use crate::work::CommandType;
 
+/// The work type of children on other instances, as on every execution node of AWX.
+pub const RUNNER_TYPE: &str = "ansible-runner";
+/// The work type of pods in a cluster with a credential.
+pub const KUBE_RUNTIME_TYPE: &str = "kubernetes-runtime-auth";
+/// The work type of pods in the owner's own cluster.
+pub const KUBE_IN_CLUSTER_TYPE: &str = "kubernetes-incluster-auth";
 /// Heartbeats that an owner may miss before it is lost, at least.
 pub const LEAST_HEARTBEATS: u32 = 3;
 
@@ -39,8 +45,6 @@ pub struct ControllerOptions {
     pub sync_read: Vec<PathBuf>,
     /// Hosts that they may reach; without any, all but this machine.
     pub project_hosts: Vec<String>,
-    /// The work types of children elsewhere.
-    pub child_types: ChildTypes,
     /// Where children make their directories.
     pub run_dir: PathBuf,
     /// The `tls-client` for instances whose control service uses TLS.
@@ -88,17 +92,6 @@ impl OwnRunner {
             Self::WorkType(name) => name,
         }
     }
-}
-
-/// The work types of children elsewhere, by their names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChildTypes {
-    /// On another instance.
-    pub runner: String,
-    /// In a cluster with a credential.
-    pub kube_runtime: String,
-    /// In the owner's own cluster.
-    pub kube_in_cluster: String,
 }
 
 /// When something is lost, and how often a node looks.

@@ -13,7 +13,7 @@ use super::super::parameters::{
 };
 use super::runner::Own;
 use crate::controller::options::{
-    Bounds, ChildTypes, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
+    Bounds, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
 };
 use crate::mesh::firewall::Pattern;
 
@@ -32,8 +32,8 @@ directive! {
         credentials: Option<PathBuf>,
         /// what runs on this node itself
         runner: Own,
-        /// work types of its other children
-        child_types: Children,
+        /// names of work types, which are fixed now
+        former_types: FormerTypes,
         /// files and directories that syncs may read
         /// Beside the system's programs and Ansible itself, which are found: a sync sees nothing else of this machine.
         sync_read "syncread": Vec<SyncPath>,
@@ -51,7 +51,7 @@ directive! {
         /// callers over the mesh need a valid token
         verify_signature "verifysignature": bool = "true",
         /// of nodes: off, disabled or enabled
-        /// A node that advertises `runnertype` and is not registered is ignored; shown by `meshctl instance list
+        /// A node that advertises `ansible-runner` and is not registered is ignored; shown by `meshctl instance list
         /// --found` until an operator enables it; or registered and enabled, so that every node that may join the mesh
         /// gets jobs with their secrets.
         discovery: Discovery = "disabled",
@@ -84,7 +84,6 @@ directive! {
         runner,
         sync_read,
         project_hosts,
-        child_types,
         run_dir,
         require_tls: require_tls.unwrap_or(tls_client.is_some()),
         tls_client,
@@ -102,19 +101,20 @@ directive! {
     }
 }
 
-/// The work types of children elsewhere.
+/// The work types of children elsewhere have AWX's names.
 #[derive(Debug, Clone, Copy)]
-pub enum Children {}
+pub enum FormerTypes {}
 
 settings! {
-    Children => ChildTypes {
+    FormerTypes => () {
         /// work type of children on other nodes
-        runner "runnertype": TypeName = "ansible-runner",
+        runner "runnertype": Option<TypeName> [former, without_effect],
         /// pods with a credential
-        kube_runtime "kuberuntimetype": TypeName = "kubernetes-runtime-auth",
+        kube_runtime "kuberuntimetype": Option<TypeName> [former, without_effect],
         /// pods without one
-        kube_in_cluster "kubeinclustertype": TypeName = "kubernetes-incluster-auth",
+        kube_in_cluster "kubeinclustertype": Option<TypeName> [former, without_effect],
     }
+    make drop((runner, kube_runtime, kube_in_cluster))
 }
 
 /// When something is lost.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::controller::options::{
-    Bounds, ChildTypes, ControllerOptions, Discovery, NodeType, OnLoss, OwnRunner, Peers, Timers,
+    Bounds, ControllerOptions, Discovery, NodeType, OnLoss, OwnRunner, Peers, Timers,
 };
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
@@ -48,11 +48,6 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         ))),
         sync_read: Vec::new(),
         project_hosts: Vec::new(),
-        child_types: ChildTypes {
-            runner: "ansible-runner".to_owned(),
-            kube_runtime: "kubernetes-runtime-auth".to_owned(),
-            kube_in_cluster: "kubernetes-incluster-auth".to_owned(),
-        },
         run_dir: PathBuf::from("/tmp"),
         tls_client: None,
         require_tls: false,
@@ -105,8 +100,7 @@ fn every_parameter_has_an_effect() {
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
             "runnerlimits" => "{user: jobs}",
-            "rundir" | "credentials" | "storepasswordfile" | "runner" | "runnertype" | "kuberuntimetype"
-            | "kubeinclustertype" | "peerservice" => "other",
+            "rundir" | "credentials" | "storepasswordfile" | "runner" | "peerservice" => "other",
             _ => "77",
         };
         assert_ne!(accepted(&format!("{{{}: {value}}}", parameter.name)), usual, "{}", parameter.name);
@@ -143,6 +137,16 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
         "{runner: \"env 'A=b c' runner worker\", runnerlimits: '{\"user\": \"jobs\", \"env\": {\"A\": 1}, \"timeout\": \"2h\", \
          \"cpu\": \"1.5\", \"memory\": \"2097152\", \"pids\": 7, \"cancelgrace\": \"1s\"}'}",
     ).runner);
+}
+
+#[test]
+fn names_of_work_types_are_accepted_and_said_to_be_fixed() {
+    let text = "- local-only\n- work-controller: {runnertype: x, kuberuntimetype: kubernetes-runtime-auth}\n";
+    let (config, warnings) = load_text(text).unwrap();
+    assert_eq!(config.controller.unwrap(), accepted("{}"));
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let wanted = "makes no use of runnertype, kuberuntimetype: delete that";
+    assert!(warning.text.contains(wanted), "{warning}");
 }
 
 /// A configuration of before there was such a runner.

@@ -103,11 +103,11 @@ pub struct Placement {
 }
 
 names! {
-    /// The configured work type of a child.
+    /// The work type of a child.
     enum ChildType {
         /// The owner's own runner, on the owner itself.
         Local = "local",
-        /// `runnertype`, on another instance.
+        /// `ansible-runner`, on another instance.
         Runner = "runner",
         /// One of the two Kubernetes types.
         Container = "container",

@@ -9,6 +9,7 @@ use crate::controller::core::{ChildEnd, Cpus, HealthReport, Instance, InstanceNa
 use crate::controller::health::{
     BUDGET, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound, uncheckable,
 };
+use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
 use crate::work::Leftovers;
 
@@ -108,7 +109,7 @@ impl JobDriver {
                 return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };
             }
         };
-        let work_type = if is_own { options.runner.work_type() } else { &options.child_types.runner };
+        let work_type = if is_own { options.runner.work_type() } else { RUNNER_TYPE };
         let request = ChildRequest {
             unit: unit.clone(),
             node: name.clone(),

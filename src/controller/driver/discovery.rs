@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::candidates::Candidate;
 use super::world::NodeView;
 use crate::controller::core::{CLOCK_TOLERANCE, InstanceName, NodeType, Offer, SIGHTING_LIFE, Time};
-use crate::controller::options::{ControllerOptions, Discovery};
+use crate::controller::options::{ControllerOptions, Discovery, RUNNER_TYPE};
 use crate::controller::store::{Error, InstanceRecord, Observed, Registry, Store};
 
 /// The most instances to which discovery adds: who may join the mesh invents names. Operators add as many as they like.
@@ -93,15 +93,15 @@ pub(super) struct Own {
 }
 
 /// What a node offers for jobs.
-pub(super) fn offer(node: &NodeView, runner: &str) -> Offer {
-    let found = node.work_types.iter().find(|(name, _)| name == runner);
+pub(super) fn offer(node: &NodeView) -> Offer {
+    let found = node.work_types.iter().find(|(name, _)| name == RUNNER_TYPE);
     Offer { runner: found.is_some(), secure: found.is_some_and(|(_, secure)| *secure), tls: node.tls }
 }
 
 /// What a node is that is not registered; `None` if it has nothing to do with jobs.
-pub(super) fn node_type(node: &NodeView, options: &ControllerOptions) -> Option<NodeType> {
+pub(super) fn node_type(node: &NodeView) -> Option<NodeType> {
     node.advertised?;
-    match (node.work_types.is_empty(), offer(node, &options.child_types.runner).runner) {
+    match (node.work_types.is_empty(), offer(node).runner) {
         (true, _) => Some(NodeType::Hop),
         (false, true) => Some(NodeType::Execution),
         (false, false) => None,
@@ -138,7 +138,7 @@ pub(super) fn apply(
             changed = true;
         }
         let instance = &mut registry.instance_mut(&node.name)?.instance;
-        let offer = offer(node, &options.child_types.runner);
+        let offer = offer(node);
         if node.advertised.is_some() && instance.offer != offer {
             instance.offer = offer;
             changed = true;
@@ -163,7 +163,7 @@ fn found_as(node: &NodeView, options: &ControllerOptions) -> Option<NodeType> {
     let patterns = &options.discover_nodes;
     let may = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(node.name.as_str()));
     // What is left of the advertisement of a node that is gone brings no instance back.
-    node_type(node, options).filter(|_| may && node.routed)
+    node_type(node).filter(|_| may && node.routed)
 }
 
 /// The nodes that could be registered.
@@ -175,7 +175,7 @@ pub(super) fn candidates(
 ) -> Vec<Candidate> {
     let candidate = |node: &NodeView| {
         let node_type = found_as(node, options)?;
-        let offer = offer(node, &options.child_types.runner);
+        let offer = offer(node);
         Some(Candidate { name: node.name.clone(), node_type, offer, seen: now })
     };
     let strangers = nodes.iter().filter(|node| !registry.has_instance(&node.name));

@@ -8,9 +8,10 @@ use tokio::time::{Instant, sleep};
 
 use super::JobDriver;
 use super::world::{ChildRequest, Known, PodChild};
-use crate::controller::clusters::{GroupFault, PodSetup};
+use crate::controller::clusters::{GroupFault, PodSetup, pod_type};
 use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress};
 use crate::controller::credentials::Credentials;
+use crate::controller::options::KUBE_RUNTIME_TYPE;
 use crate::controller::store::{Error, GroupRecord};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
@@ -59,11 +60,10 @@ impl JobDriver {
     }
 
     /// The work type of a container group's units. A group that is gone had a cluster.
-    pub(super) async fn pod_type(&self, group: &GroupName) -> Result<String, Error> {
-        let setup = self.pod_setup();
+    pub(super) async fn pod_type(&self, group: &GroupName) -> Result<&'static str, Error> {
         match self.store.registry().await?.group_mut(group) {
-            Ok(group) => Ok(setup.work_type(group)),
-            Err(Error::NoGroup(_)) => Ok(setup.child_types.kube_runtime),
+            Ok(group) => Ok(pod_type(group)),
+            Err(Error::NoGroup(_)) => Ok(KUBE_RUNTIME_TYPE),
             Err(error) => Err(error),
         }
     }
@@ -161,12 +161,7 @@ impl JobDriver {
     }
 
     fn pod_setup(&self) -> PodSetup {
-        let options = self.options();
-        PodSetup {
-            install: self.install,
-            child_types: options.child_types.clone(),
-            credentials: Credentials::new(options.credentials.clone()),
-        }
+        PodSetup { install: self.install, credentials: Credentials::new(self.options().credentials.clone()) }
     }
 }
 

@@ -4,6 +4,7 @@ use super::JobDriver;
 use super::world::ChildRequest;
 use crate::controller::core::{Attempt, ChildType, Job, JobId, JobKind};
 use crate::controller::header::Header;
+use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Error, JobDetail};
 use crate::rpc::OutputBound;
 use crate::work::SYNC;
@@ -68,11 +69,10 @@ impl JobDriver {
 
     /// The work type of an attempt's unit.
     pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
-        let options = self.options();
         Ok(match attempt.child {
-            ChildType::Local => options.runner.work_type().to_owned(),
-            ChildType::Runner => options.child_types.runner.clone(),
-            ChildType::Container => self.pod_type(&attempt.group).await?,
+            ChildType::Local => self.options().runner.work_type().to_owned(),
+            ChildType::Runner => RUNNER_TYPE.to_owned(),
+            ChildType::Container => self.pod_type(&attempt.group).await?.to_owned(),
         })
     }
 

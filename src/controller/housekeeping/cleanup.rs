@@ -12,6 +12,7 @@ use super::super::service::Service;
 use super::super::store::Error;
 use crate::controller::children::RegistryChildren;
 use crate::controller::health::output_bound;
+use crate::controller::options::RUNNER_TYPE;
 use crate::work::Leftovers;
 
 /// How long one may take.
@@ -68,7 +69,7 @@ impl Service {
         let options = self.driver.options();
         let is_own = *node == self.driver.node;
         let install = self.driver.install;
-        let work_type = if is_own { options.runner.work_type() } else { &options.child_types.runner };
+        let work_type = if is_own { options.runner.work_type() } else { RUNNER_TYPE };
         ChildRequest {
             unit: format!("c{install:08x}k{:016x}", rand::random::<u64>()),
             node: node.clone(),

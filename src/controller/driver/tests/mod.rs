@@ -28,9 +28,7 @@ use std::time::Duration;
 use self::fabric::{Fabric, FakeNode, Health, OWN};
 use self::site::Site;
 use crate::controller::core::{ChildEnd, JobState, NodeState, NodeType};
-use crate::controller::options::{
-    Bounds, ChildTypes, ControllerOptions, Discovery, OnLoss, OwnRunner, Peers, Timers,
-};
+use crate::controller::options::{Bounds, ControllerOptions, Discovery, OnLoss, OwnRunner, Peers, Timers};
 use crate::wire::ServiceName;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -47,11 +45,6 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         runner: OwnRunner::WorkType("local".into()),
         sync_read: Vec::new(),
         project_hosts: Vec::new(),
-        child_types: ChildTypes {
-            runner: "ansible-runner".into(),
-            kube_runtime: "k".into(),
-            kube_in_cluster: "i".into(),
-        },
         run_dir: "/tmp".into(),
         tls_client: None,
         require_tls: false,
