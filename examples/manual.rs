@@ -39,7 +39,8 @@ fn daemon(directory: &Path) -> io::Result<()> {
 
 /// The reference page under the head that go-md2man wants.
 fn configuration() -> String {
-    let reference = meshd::config::reference();
+    // A test keeps it what the declarations say.
+    let reference = include_str!("../docs/configuration.md");
     // Its title, and what it says of itself in the tree of sources.
     let body = reference.splitn(3, "\n\n").nth(2).unwrap_or_default();
     let head = concat!("% meshd.yml 5 \"\" \"meshd ", env!("CARGO_PKG_VERSION"), "\"");

@@ -32,7 +32,7 @@ pub use components::ControlListener;
 pub use directives::{Component, Config, DIRECTIVES, Link};
 pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
 pub use exposed::ADVICE;
-pub use help::{help, reference};
+pub use help::help;
 pub use reload::{NotReloadable, ReloadPlan, plan};
 
 use cmdline::Reading;
