@@ -1,5 +1,5 @@
 //! What control nodes of one install ask of each other, over a mesh service of their own: the output and the payload of a
-//! job, and that its cancel is passed on. Owns the lines of that protocol, who may ask, and how much it may cost. It does
+//! job. Its cancel is in the store. Owns the lines of that protocol, who may ask, and how much it may cost. It does
 //! not know how a service is opened, and decides nothing about jobs.
 //!
 //! A request is one line of JSON, with a token that is bound to all of it, to the node that is asked, and to one use. The
@@ -33,8 +33,6 @@ pub enum PeerVerb {
         /// The first byte wanted.
         from: u64,
     },
-    /// Pass on a cancel, which is saved if it is not yet.
-    Cancel,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -38,7 +38,7 @@ pub struct PeerServer {
     driver: Arc<JobDriver>,
     registry: Registry,
     served: Places<InstanceName>,
-    /// A job may run for days: those that follow it do not keep others from payloads and cancels.
+    /// A job may run for days: those that follow it do not keep others from payloads.
     followed: Places<InstanceName>,
 }
 
@@ -117,7 +117,7 @@ impl PeerServer {
         };
         let places = match request.verb {
             PeerVerb::Output(part) if part.follow => &self.followed,
-            PeerVerb::Output(_) | PeerVerb::Payload { .. } | PeerVerb::Cancel => &self.served,
+            PeerVerb::Output(_) | PeerVerb::Payload { .. } => &self.served,
         };
         let place = places.take(&name)?;
         Some(Admitted { server: self.clone(), request, reader, writer, _place: place })
@@ -137,12 +137,6 @@ impl PeerServer {
                 let found = tokio::fs::metadata(&path).await;
                 let size = found.map_err(|error| Denied::Missing(error.to_string()))?.len();
                 Ok((PeerAnswer { size, ..PeerAnswer::default() }, Content::File { path, from }))
-            }
-            PeerVerb::Cancel => {
-                self.driver.store.cancel(None, job).await?;
-                self.driver.show(job).await?;
-                self.driver.wake.notify_one();
-                Ok((PeerAnswer::default(), Content::Nothing))
             }
         }
     }

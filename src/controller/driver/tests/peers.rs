@@ -1,5 +1,5 @@
-//! What control nodes ask of each other, beside the output: the payload of a job, and that its cancel is passed on. The
-//! one that asks is the one that answers, over a connection in memory; who is refused is the server's business all the same.
+//! What control nodes ask of each other, beside the output: the payload of a job. The one that asks is the
+//! one that answers, over a connection in memory; who is refused is the server's business all the same.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,6 @@ use super::*;
 use crate::controller::core::{InstanceName, JobId};
 use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerAnswer, PeerError, PeerServer, PeerVerb};
-use crate::rpc::UnitState;
 use crate::wire::NodeId;
 use crate::work::{Dialed, Dialer, Dialing};
 
@@ -92,26 +91,6 @@ fn a_control_node_gives_the_payload_of_a_job_from_any_byte_as_long_as_it_has_it(
     site.ended(job);
     let missing = ask(&site, PeerVerb::Payload { from: 0 }, job);
     assert!(matches!(missing, Err(PeerError::Missing { .. })), "it is not kept for reruns: {missing:?}");
-}
-
-#[test]
-fn a_control_node_passes_a_cancel_on_and_saves_it_first() {
-    let site = Site::ready(&["e1"]);
-    with_peers(&site);
-    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
-    let child = site.running(job);
-    site.fabric.set_routed("e1", false);
-    let (answer, bytes) = ask(&site, PeerVerb::Cancel, job).unwrap();
-    assert_eq!((answer, bytes.len()), (PeerAnswer::default(), 0));
-    assert!(site.job(job).row.cancel_requested, "it is answered once it is saved");
-    assert!(site.fabric.running(job.0).is_some(), "e1 does not answer");
-    site.fabric.set_routed("e1", true);
-    assert_eq!(site.ended(job).row.state, JobState::Canceled);
-    assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
-    assert!(!site.fabric.look(|units| units.there.contains_key(&child)));
-    assert!(ask(&site, PeerVerb::Cancel, job).is_ok(), "also of a job that has ended");
-    let unknown = ask(&site, PeerVerb::Cancel, JobId(job.0 + 1));
-    assert!(matches!(unknown, Err(PeerError::Refused { .. })), "{unknown:?}");
 }
 
 #[test]
