@@ -219,13 +219,11 @@ pub trait Children: Send + Sync + 'static {
     }
 
     /// Lets children be started, cancelled and released on other nodes, or holds that back.
-    fn let_act(&self, _may_act: bool) {}
+    fn let_act(&self, may_act: bool);
 
     /// A unit of a job that is here.
     fn job_unit(&self, unit: &str) -> Option<JobUnit>;
 
     /// Makes a unit for a job that was submitted to another control node; `None` if there can be none.
-    fn adopt_job(&self, _job: JobId) -> Doing<'_, Option<JobUnit>> {
-        Box::pin(std::future::ready(None))
-    }
+    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>>;
 }

@@ -1,7 +1,7 @@
 //! What operators change of instances.
 
 use super::{answers, bad, conflict};
-use crate::controller::core::{Adjustment, InstanceName, NodeType};
+use crate::controller::core::{Adjustment, InstanceName, NodeType, Time};
 use crate::controller::driver::JobDriver;
 use crate::controller::health::uncheckable;
 use crate::controller::service::Service;
@@ -24,6 +24,19 @@ impl Service {
         named(&self.driver.store.overview().await?, &self.driver, name)
     }
 
+    /// Changes an instance, and returns it as it is then.
+    async fn change_instance(
+        &self,
+        name: String,
+        audit: Audit,
+        change: impl Fn(&mut Registry, &InstanceName, Time) -> Result<(), Error> + Send + 'static,
+    ) -> Result<InstanceReport, OperationRefusal> {
+        let instance = InstanceName::from(name.as_str());
+        let change = move |registry: &mut Registry, now| change(registry, &instance, now);
+        self.driver.store.change_registry(Some(audit), change).await?;
+        self.instance(&name).await
+    }
+
     /// The instances; or, if asked so, the nodes that could become some.
     pub(super) async fn list_instances(&self, filter: InstanceFilter) -> Result<Instances, OperationRefusal> {
         let found = self.driver.found();
@@ -41,21 +54,19 @@ impl Service {
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let name = asked.name;
-        let instance = InstanceName::from(name.as_str());
-        let found = self.driver.found_as(&instance);
-        let change = move |registry: &mut Registry, now| {
+        let found = self.driver.found_as(&InstanceName::from(asked.name.as_str()));
+        let enable = move |registry: &mut Registry, instance: &InstanceName, now| {
             if let Some(found) = found.as_ref().filter(|found| !registry.has_instance(&found.name)) {
                 let record = InstanceRecord::register(found.name.clone(), found.node_type, true, now);
                 registry.add_instance(record)?.instance.offer = found.offer;
             }
-            registry.instance_mut(&instance)?.instance.set_enabled(true, now);
+            registry.instance_mut(instance)?.instance.set_enabled(true, now);
             Ok(())
         };
-        self.driver.store.change_registry(Some(audit), change).await?;
+        let enabled = self.change_instance(asked.name, audit, enable).await?;
         // Whether it can be reached from here is in the store from then on.
         self.driver.taken.notify_one();
-        self.instance(&name).await
+        Ok(enabled)
     }
 
     pub(super) async fn disable_instance(
@@ -63,14 +74,11 @@ impl Service {
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let name = asked.name;
-        let instance = InstanceName::from(name.as_str());
-        let change = move |registry: &mut Registry, now| {
-            registry.instance_mut(&instance)?.instance.set_enabled(false, now);
+        let disable = |registry: &mut Registry, instance: &InstanceName, now| {
+            registry.instance_mut(instance)?.instance.set_enabled(false, now);
             Ok(())
         };
-        self.driver.store.change_registry(Some(audit), change).await?;
-        self.instance(&name).await
+        self.change_instance(asked.name, audit, disable).await
     }
 
     pub(super) async fn add_instance(
@@ -84,17 +92,16 @@ impl Service {
         let node_type = node_type
             .ok_or_else(|| bad("node_type: it is execution or hop: control nodes register themselves"))?;
         let enabled = enabled.unwrap_or(true);
-        let instance = InstanceName::from(name.as_str());
-        let change = move |registry: &mut Registry, now| {
-            if registry.instance_mut(&instance).is_ok() {
+        let add = move |registry: &mut Registry, instance: &InstanceName, now| {
+            if registry.has_instance(instance) {
                 return Err(Error::Conflict(format!("the instance {instance} exists")));
             }
             let record = InstanceRecord::register(instance.clone(), node_type, enabled, now);
             registry.add_instance(record).map(drop)
         };
-        self.driver.store.change_registry(Some(audit), change).await?;
+        let added = self.change_instance(name, audit, add).await?;
         self.driver.taken.notify_one();
-        self.instance(&name).await
+        Ok(added)
     }
 
     /// Has an instance checked soon; or, with `store: false`, now, and only says what that would make of its record.
@@ -103,20 +110,19 @@ impl Service {
         asked: HealthCheck,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let (name, stores) = (asked.name, asked.store.unwrap_or(true));
-        let instance = InstanceName::from(name.as_str());
-        if stores {
-            let change = move |registry: &mut Registry, now| {
-                let one = &mut registry.instance_mut(&instance)?.instance;
+        let name = asked.name;
+        if asked.store.unwrap_or(true) {
+            let request = |registry: &mut Registry, instance: &InstanceName, now| {
+                let one = &mut registry.instance_mut(instance)?.instance;
                 if let Some(why) = uncheckable(one) {
                     return Err(Error::Conflict(why));
                 }
                 one.request_health_check(now);
                 Ok(())
             };
-            self.driver.store.change_registry(Some(audit), change).await?;
-            return self.instance(&name).await;
+            return self.change_instance(name, audit, request).await;
         }
+        let instance = InstanceName::from(name.as_str());
         let checked = self.driver.try_health(&instance, audit).await?;
         let mut overview = self.driver.store.overview().await?;
         let records = overview.registry.instances.iter_mut().zip(&mut overview.loads.instances);
@@ -137,15 +143,13 @@ impl Service {
             return Err(bad(format!("capacity_adjustment: it is a number from 0 to {MOST_ADJUSTMENT}")));
         }
         let adjustment = capacity_adjustment.map(|share| Adjustment((share * 100.0).round() as u32));
-        let instance = InstanceName::from(name.as_str());
-        let change = move |registry: &mut Registry, _| {
-            let one = &mut registry.instance_mut(&instance)?.instance;
+        let set = move |registry: &mut Registry, instance: &InstanceName, _| {
+            let one = &mut registry.instance_mut(instance)?.instance;
             one.managed_by_policy = managed.unwrap_or(one.managed_by_policy);
             one.adjustment = adjustment.unwrap_or(one.adjustment);
             Ok(())
         };
-        self.driver.store.change_registry(Some(audit), change).await?;
-        self.instance(&name).await
+        self.change_instance(name, audit, set).await
     }
 
     /// Removes an instance once its last jobs have ended, or at once if it is dead.
