@@ -13,6 +13,8 @@ use tokio::time::{Instant, sleep};
 use self::orphans::Suspects;
 use super::service::Service;
 
+/// Between two counts of what lists are planned by.
+const ANALYZE_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// Between two rounds, unless something is kept for so short a time that they come sooner.
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -24,6 +26,7 @@ impl Service {
     pub(super) async fn keep_house(self) {
         let mut suspects = Suspects::new();
         let mut cleaned = Instant::now();
+        let mut analyzed = None;
         let mut is_first = true;
         let mut is_doubted = false;
         loop {
@@ -44,6 +47,10 @@ impl Service {
                 if is_first {
                     self.drop_unwanted_payloads().await?;
                     is_first = false;
+                }
+                if analyzed.is_none_or(|at: Instant| at.elapsed() >= ANALYZE_EVERY) {
+                    self.driver.store.analyze().await?;
+                    analyzed = Some(Instant::now());
                 }
                 self.drop_what_is_over(&bounds, &mut is_doubted).await?;
                 self.clear_orphans(&mut suspects).await

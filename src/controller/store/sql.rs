@@ -91,14 +91,6 @@ impl Dialect {
             Self::Postgres => "(substr(job.name, 1, 64) COLLATE \"C\")",
         }
     }
-
-    /// Whether the database chooses the index of a query by statistics.
-    pub(super) const fn plans_by_statistics(self) -> bool {
-        match self {
-            Self::Sqlite => false,
-            Self::Postgres => true,
-        }
-    }
 }
 
 /// A parameter or a column.

@@ -111,6 +111,11 @@ impl Sqlite {
         tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
     }
 
+    /// Closes the idle readers: a connection knows the statistics from when it was opened.
+    pub(super) fn close_readers(&self) {
+        self.readers.lock().clear();
+    }
+
     /// How far the system's clock was set back since the start.
     pub(super) fn set_back(&self) -> Duration {
         self.clock.set_back()
@@ -126,7 +131,7 @@ impl Sqlite {
 impl Drop for Sqlite {
     /// Waits for the writer's last commit: then the file is closed, and another process may open it.
     fn drop(&mut self) {
-        self.readers.lock().clear();
+        self.close_readers();
         drop(self.queue.take());
         if let Some(writer) = self.writer.take() {
             // A writer that panicked has closed the file, too.

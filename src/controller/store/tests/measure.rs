@@ -26,6 +26,9 @@ const START: i64 = 1_700_000_000_000;
 async fn measure(site: Site) {
     let (store, _) = site.ready().await;
     fill(&store).await;
+    let begun = Instant::now();
+    store.analyze().await.unwrap();
+    println!("statistics: {:.2?}", begun.elapsed());
     for (what, filter) in filters() {
         let mut times = Vec::new();
         let mut rows = 0;
@@ -145,7 +148,7 @@ async fn fill(store: &Store) {
 fn filters() -> Vec<(&'static str, JobFilter)> {
     let all = JobFilter::default;
     let middle = Time(START + JOBS / 2 * 60_000);
-    let label = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+    let label = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     vec![
         ("everything", all()),
         ("the last page", JobFilter { before: Some(JobId(40)), ..all() }),
@@ -168,6 +171,13 @@ fn filters() -> Vec<(&'static str, JobFilter)> {
         ("a label of every second", JobFilter { labels: label("env", "prod"), ..all() }),
         ("a label, one in 4999", JobFilter { labels: label("rare", "yes"), ..all() }),
         ("a label that none has", JobFilter { labels: label("env", "none"), ..all() }),
+        (
+            "a common and a rare label",
+            JobFilter {
+                labels: label("env", "prod").into_iter().chain(label("rare", "yes")).collect(),
+                ..all()
+            },
+        ),
         (
             "a common label and no such name",
             JobFilter { labels: label("env", "prod"), name: Some("none".into()), ..all() },
