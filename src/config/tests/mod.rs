@@ -6,6 +6,7 @@ mod documents;
 mod exposed;
 mod reading;
 mod reloading;
+mod scalars;
 
 use std::path::Path;
 
