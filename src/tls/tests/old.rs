@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 
+use crate::tls::error::FileProblem;
 use crate::tls::inspect::{self, Verifier};
 use crate::tls::*;
 
@@ -72,9 +73,9 @@ fn one_that_says_that_it_is_no_authority_is_none_even_if_it_is_named() {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = is_ca;
         std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
-        let error = Verifier::by_authorities(&path, None, Role::Server).err().map(|error| error.to_string());
-        let is_refused = error.as_ref().is_some_and(|text| text.contains("is not one of an authority"));
-        assert_eq!((is_refused, error.is_some()), (refused, refused), "{error:?}");
+        let problem = Verifier::by_authorities(&path, None, Role::Server).err().map(|error| error.problem);
+        let is_refused = matches!(problem, Some(FileProblem::NotAnAuthority(_)));
+        assert_eq!((is_refused, problem.is_some()), (refused, refused), "{problem:?}");
     }
 }
 
