@@ -7,7 +7,9 @@ use super::Context;
 use super::completion::instances;
 use super::exit::{Exit, Failure};
 use super::operation::{act, each, list, show};
-use super::table::{self, Column, Layout, alone, always, count, given, of_lists, said, telling, wide, yes};
+use super::table::{
+    self, Column, Layout, above_zero, alone, always, count, given, of_lists, said, telling, wide, yes,
+};
 use super::times::{ago, at};
 use super::wait::{POLL, until};
 use crate::rpc::operation::{self, ByName, HealthCheck, InstanceFilter, Question};
@@ -22,6 +24,7 @@ const COLUMNS: &[Column<InstanceReport>] = &[
     telling("JOBS", |one, _| one.jobs_running.to_string()),
     of_lists(telling("SEEN", |one, now| ago(&given(&one.last_seen), now))),
     telling("VERSION", |one, _| given(&one.version)),
+    wide("USUAL JOBS", |one, _| above_zero(one.usual_jobs)),
     wide("GROUPS", |one, _| one.groups.join(", ")),
     wide("CPUS", |one, _| one.cpu.to_string()),
     wide("MEMORY", |one, _| table::size(one.memory)),
