@@ -18,27 +18,19 @@ pub(super) enum Endpoint {
     Unix(PathBuf),
     /// A TCP port.
     Tcp {
-        /// Host name or address, an IPv6 one without brackets.
+        /// Host name or address, an IPv6 one without brackets; with TLS the certificate must name it.
         host: String,
         /// Port.
         port: u16,
-    },
-    /// A TCP port where TLS is spoken.
-    Tls {
-        /// Host name or address, an IPv6 one without brackets; the certificate must name it.
-        host: String,
-        /// Port.
-        port: u16,
+        /// TLS is spoken there.
+        tls: bool,
     },
 }
 
 /// A text that is no address of a control service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidEndpoint {
-    /// Nothing that could be an address.
-    #[error("{0:?} is no control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
-    Syntax(String),
-}
+#[error("{0:?} is no control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
+pub(super) struct InvalidEndpoint(String);
 
 impl FromStr for Endpoint {
     type Err = InvalidEndpoint;
@@ -47,19 +39,17 @@ impl FromStr for Endpoint {
     /// `tcp:HOST:PORT`, and `tls` likewise.
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let without_slashes = |rest: &str| rest.strip_prefix("//").unwrap_or(rest).to_owned();
-        let invalid = || InvalidEndpoint::Syntax(text.to_owned());
-        if let Some(rest) = text.strip_prefix("tls:") {
-            let (host, port) = host_and_port(&without_slashes(rest)).ok_or_else(invalid)?;
-            return Ok(Self::Tls { host, port });
-        }
-        if let Some(rest) = text.strip_prefix("tcp:") {
-            let (host, port) = host_and_port(&without_slashes(rest)).ok_or_else(invalid)?;
-            return Ok(Self::Tcp { host, port });
+        let invalid = || InvalidEndpoint(text.to_owned());
+        for (scheme, tls) in [("tls:", true), ("tcp:", false)] {
+            if let Some(rest) = text.strip_prefix(scheme) {
+                let (host, port) = host_and_port(&without_slashes(rest)).ok_or_else(invalid)?;
+                return Ok(Self::Tcp { host, port, tls });
+            }
         }
         let path = text.strip_prefix("unix:").map_or_else(|| text.to_owned(), without_slashes);
         // A colon in a path is far more often a misspelt scheme or a forgotten tcp:.
         if path.is_empty() || path.contains([':', '\0']) {
-            return Err(InvalidEndpoint::Syntax(text.to_owned()));
+            return Err(invalid());
         }
         Ok(Self::Unix(expand_home(&path, std::env::home_dir())))
     }
@@ -69,8 +59,9 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp { host, port } => write!(f, "tcp://{}:{port}", bracketed(host)),
-            Self::Tls { host, port } => write!(f, "tls://{}:{port}", bracketed(host)),
+            Self::Tcp { host, port, tls } => {
+                write!(f, "{}://{}:{port}", if *tls { "tls" } else { "tcp" }, bracketed(host))
+            }
         }
     }
 }
@@ -90,8 +81,8 @@ impl EndpointDialer {
     async fn open(&self) -> io::Result<Box<dyn Duplex>> {
         match &self.endpoint {
             Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Endpoint::Tcp { host, port } => Ok(Box::new(dial_tcp(host, *port).await?)),
-            Endpoint::Tls { host, port } => {
+            Endpoint::Tcp { host, port, tls: false } => Ok(Box::new(dial_tcp(host, *port).await?)),
+            Endpoint::Tcp { host, port, tls: true } => {
                 let profile = match &self.tls {
                     Some(profile) => profile.clone(),
                     None => {
@@ -120,7 +111,7 @@ impl Dial for EndpointDialer {
     fn ends_are_reliable(&self) -> bool {
         match self.endpoint {
             Endpoint::Unix(_) => true,
-            Endpoint::Tcp { .. } | Endpoint::Tls { .. } => false,
+            Endpoint::Tcp { .. } => false,
         }
     }
 }
@@ -149,16 +140,16 @@ fn unreachable(endpoint: &Endpoint, source: &io::Error) -> String {
         (Endpoint::Unix(_), io::ErrorKind::PermissionDenied) => {
             "run as the node's user or root, or set `permissions` and the group of its control-service"
         }
-        (Endpoint::Tcp { .. }, io::ErrorKind::ConnectionRefused) => {
+        (Endpoint::Tcp { tls: false, .. }, io::ErrorKind::ConnectionRefused) => {
             "is meshd running, with `tcplisten` in its control-service?"
         }
-        (Endpoint::Tls { .. }, io::ErrorKind::ConnectionRefused) => {
+        (Endpoint::Tcp { tls: true, .. }, io::ErrorKind::ConnectionRefused) => {
             "is meshd running, with `tcplisten` and `tcptls` in its control-service?"
         }
-        (Endpoint::Tls { .. }, io::ErrorKind::InvalidData) => {
+        (Endpoint::Tcp { tls: true, .. }, io::ErrorKind::InvalidData) => {
             "give --rootcas, and --cert and --key where the node wants them"
         }
-        (Endpoint::Unix(_) | Endpoint::Tcp { .. } | Endpoint::Tls { .. }, _) => "is meshd running there?",
+        (Endpoint::Unix(_) | Endpoint::Tcp { .. }, _) => "is meshd running there?",
     };
     format!("cannot connect to {endpoint}: {source}; {advice}")
 }
@@ -188,7 +179,7 @@ mod tests {
     #[test]
     fn reads_what_receptorctl_reads() {
         let unix = |path: &str| Ok(Endpoint::Unix(PathBuf::from(path)));
-        let tcp = |host: &str, port| Ok(Endpoint::Tcp { host: host.to_owned(), port });
+        let tcp = |host: &str, port| Ok(Endpoint::Tcp { host: host.to_owned(), port, tls: false });
         for (text, expected) in [
             ("/run/x.sock", unix("/run/x.sock")),
             ("relative.sock", unix("relative.sock")),
@@ -208,7 +199,7 @@ mod tests {
         for text in
             ["", "unix:", "tcp://host", "tcp://host:0", "tcp://:1", "tcp://h:99999", "http://h:1", "tls://h"]
         {
-            assert_eq!(text.parse::<Endpoint>(), Err(InvalidEndpoint::Syntax(text.to_owned())), "{text}");
+            assert_eq!(text.parse::<Endpoint>(), Err(InvalidEndpoint(text.to_owned())), "{text}");
         }
     }
 

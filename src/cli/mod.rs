@@ -208,7 +208,8 @@ mod tests {
     fn command_lines_of_receptorctl_parse() {
         for line in [
             "receptorctl --socket /run/r.sock status --json",
-            "receptorctl --socket tcp://h:1 -c r.yml --tls-client x --rootcas ca --key k --cert c status",
+            "receptorctl --socket tls://h:1 -c r.yml --tls-client x status",
+            "receptorctl --socket tls://h:1 --rootcas ca --key k --cert c status",
             "receptorctl --insecureskipverify True --socket s ping node --count 2 --delay 0.5",
             "receptorctl --socket s connect node svc --raw --tls-client t",
             "receptorctl --socket s work submit ansible-runner --node e -p - -f --rm --ttl 1h --signwork",

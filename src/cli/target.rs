@@ -25,7 +25,8 @@ pub(super) struct Target {
     socket: Option<String>,
 
     /// Node configuration that holds the profile named by --tls-client (tls:// sockets only)
-    #[arg(long, short, env = "RECEPTORCTL_CONFIG", value_name = "FILE")]
+    #[arg(long, short, env = "RECEPTORCTL_CONFIG", value_name = "FILE",
+        conflicts_with_all = ["rootcas", "key", "cert"])]
     config: Option<PathBuf>,
 
     /// TLS profile for the control socket (tls:// sockets only)
@@ -37,11 +38,11 @@ pub(super) struct Target {
     rootcas: Option<PathBuf>,
 
     /// Private key for the control socket (tls:// sockets only)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 
     /// Certificate for the control socket (tls:// sockets only)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
 
     /// Accept any certificate from the control socket (tls:// sockets only)
@@ -60,7 +61,6 @@ impl Target {
     /// # Errors
     /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
     pub(super) fn client(&self, node_profiles: NodeProfiles, output: Output) -> Result<Client, Failure> {
-        self.check_tls()?;
         let endpoint = match &self.socket {
             Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,
             None => {
@@ -79,8 +79,8 @@ impl Target {
             None => usual,
         };
         let profile = match endpoint {
-            Endpoint::Unix(_) | Endpoint::Tcp { .. } => None,
-            Endpoint::Tls { .. } => {
+            Endpoint::Unix(_) | Endpoint::Tcp { tls: false, .. } => None,
+            Endpoint::Tcp { tls: true, .. } => {
                 let profile = ClientProfile::open(self.tls_options(node_profiles)?, None);
                 Some(profile.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?)
             }
@@ -91,16 +91,14 @@ impl Target {
     /// The TLS settings: from the configuration file if one is given, else from the options.
     fn tls_options(&self, node_profiles: NodeProfiles) -> Result<ClientOptions, Failure> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        if let (Some(file), Some(name)) = (&self.config, given(&self.tls_client)) {
-            return profile_in(file, &name, node_profiles);
-        }
-        let identity = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => {
-                return Err(Failure::usage("--cert and --key go together: give both or neither"));
+        match (&self.config, given(&self.tls_client)) {
+            (Some(file), Some(name)) => return profile_in(file, &name, node_profiles),
+            (Some(_), None) => {
+                return Err(Failure::usage("--config needs --tls-client, the name of a profile in it"));
             }
-        };
+            (None, _) => {}
+        }
+        let identity = self.cert.clone().zip(self.key.clone());
         let files = Files { identity, authorities: self.rootcas.clone(), ..Files::default() };
         let insecure_skip_verify = self.insecureskipverify;
         Ok(ClientOptions {
@@ -109,21 +107,6 @@ impl Target {
             insecure_skip_verify,
             ..ClientOptions::default()
         })
-    }
-
-    /// The contradictions that receptorctl refuses.
-    fn check_tls(&self) -> Result<(), Failure> {
-        let own_files = self.rootcas.is_some() || self.key.is_some() || self.cert.is_some();
-        if self.config.is_some() && own_files {
-            return Err(Failure::usage(
-                "--config names a TLS profile's file, --rootcas, --key and --cert replace it: give one or the other",
-            ));
-        }
-        let tls = self.socket.as_deref().is_some_and(|socket| socket.starts_with("tls:"));
-        if tls && self.config.is_some() && self.tls_client.as_deref().unwrap_or_default().is_empty() {
-            return Err(Failure::usage("--config needs --tls-client, the name of a profile in it"));
-        }
-        Ok(())
     }
 }
 
