@@ -318,14 +318,8 @@ fn as_json(path: &Path, facts: &Facts, fingerprint: &str) -> Value {
 }
 
 fn wrote(output: Output, files: &[&Path]) -> Result<Exit, Failure> {
-    if output.json {
-        output.value(&json!({"written": files}))?;
-    } else {
-        for file in files {
-            output.line(&format!("wrote {}", file.display()))?;
-        }
-    }
-    Ok(Exit::Success)
+    let lines = files.iter().map(|file| format!("wrote {}", file.display()));
+    output.answer(&json!({"written": files}), || lines.collect::<Vec<_>>().join("\n"))
 }
 
 fn failed(error: CommandError) -> Failure {

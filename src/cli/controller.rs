@@ -138,11 +138,7 @@ impl Restore {
             }
             error => failed(error.to_string()),
         })?;
-        match output.json {
-            true => output.value(&json!({"restored": to}))?,
-            false => output.line(&format!("Restored: {}", to.display()))?,
-        }
-        Ok(Exit::Success)
+        output.answer(&json!({"restored": to}), || format!("Restored: {}", to.display()))
     }
 }
 

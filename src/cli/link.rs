@@ -36,14 +36,9 @@ impl LinkVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self::Test(Test { neighbour: node, seconds, mb }) = self;
         let answer = context.client.link_test(LinkTest { node, seconds, mb }).await?;
-        if context.output.json {
-            context.output.value(&answer)?;
-            return Ok(Exit::Success);
-        }
         let report = report::read(&answer)
             .map_err(|error| CallError::Protocol { question: "link test", answer: error.to_string() })?;
-        context.output.line(&render(&report))?;
-        Ok(Exit::Success)
+        context.output.answer(&answer, || render(&report))
     }
 }
 

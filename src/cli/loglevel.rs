@@ -19,11 +19,6 @@ pub(super) struct LogLevel {
 impl LogLevel {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let answer = context.client.command(&Request::LogLevel { level: self.level }).await?;
-        if context.output.json {
-            context.output.value(&answer)?;
-        } else {
-            context.output.line(answer["Level"].as_str().unwrap_or("unknown"))?;
-        }
-        Ok(Exit::Success)
+        context.output.answer(&answer, || answer["Level"].as_str().unwrap_or("unknown").to_owned())
     }
 }

@@ -92,6 +92,11 @@ impl Output {
         if terminal == 0 { table::WIDTH } else { terminal }
     }
 
+    /// Prints an answer: as JSON if the user wants that, else as this text.
+    pub(super) fn answer(self, json: &Value, text: impl FnOnce() -> String) -> Result<Exit, Failure> {
+        if self.json { self.value(json) } else { self.line(&text()) }.map(|()| Exit::Success)
+    }
+
     /// Prints a value as indented JSON with sorted keys.
     ///
     /// # Errors

@@ -23,9 +23,7 @@ impl Reload {
             // The answer itself has said so.
             return Ok(outcome.err().map_or(Exit::Success, |failure| failure.exit));
         }
-        outcome?;
-        context.output.line("Reload successful")?;
-        Ok(Exit::Success)
+        outcome.and_then(|()| context.output.line("Reload successful")).map(|()| Exit::Success)
     }
 }
 

@@ -21,11 +21,8 @@ impl Version {
         let asked = Request::Status { fields: Some(vec!["Version".to_owned()]) };
         let answer = context.client.command(&asked).await;
         let node = answer.as_ref().ok().and_then(|answer| answer["Version"].as_str());
-        if context.output.json {
-            context.output.value(&json!({"meshctl": OURS, "node": node}))?;
-        } else {
-            context.output.line(&format!("meshctl  {OURS}\nnode     {}", node.unwrap_or("unknown")))?;
-        }
-        Ok(answer.map(|_| Exit::Success)?)
+        let text = || format!("meshctl  {OURS}\nnode     {}", node.unwrap_or("unknown"));
+        let exit = context.output.answer(&json!({"meshctl": OURS, "node": node}), text)?;
+        Ok(answer.map(|_| exit)?)
     }
 }

@@ -61,12 +61,7 @@ impl Verify {
         let verifier = self.verifier(node_profiles)?;
         let checked = inspect::verify(&verifier, &self.file, self.node.as_deref(), self.host.as_deref());
         checked.map_err(|error| failed(error.to_string()))?;
-        if output.json {
-            output.value(&json!({"accepted": true}))?;
-        } else {
-            output.line(&format!("{}: accepted", self.file.display()))?;
-        }
-        Ok(Exit::Success)
+        output.answer(&json!({"accepted": true}), || format!("{}: accepted", self.file.display()))
     }
 
     fn verifier(&self, node_profiles: NodeProfiles) -> Result<Verifier, Failure> {

@@ -39,13 +39,8 @@ impl RunFlags {
         let (id, submitted) = submit(context, payload, None).await?;
         output.note(&format!("Job {id}"));
         if detach {
-            match output.json {
-                true => {
-                    output.value(&json!({"id": id, "unit": submitted.unit, "result": submitted.result}))?
-                }
-                false => output.line(&id.to_string())?,
-            }
-            return Ok(Exit::Success);
+            let json = json!({"id": id, "unit": submitted.unit, "result": submitted.result});
+            return output.answer(&json, || id.to_string());
         }
         let mut playbook = Playbook::new(output, artifacts);
         let cancel = watch(context, id, &mut playbook, &mut interrupts).await?;

@@ -18,6 +18,7 @@ use crate::cli::operation::{each, list, show};
 use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
 use crate::controller::header::Header;
+use crate::rpc::Submitted;
 use crate::rpc::operation::{self, ById, EventFilter, Question, Rerun};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{JobDetail, Jobs};
@@ -252,14 +253,9 @@ impl SubmitFlags {
             "-" => Payload::stdin(context.output),
             file => Payload::file(file).await?,
         };
-        let (id, submitted) = submit(context, payload, header).await?;
-        if context.output.json {
-            let (unit, result) = (submitted.unit, submitted.result);
-            context.output.value(&json!({"id": id, "unit": unit, "result": result}))?;
-        } else {
-            context.output.line(&format!("Job {id}: {}, unit {}", submitted.result, submitted.unit))?;
-        }
-        Ok(Exit::Success)
+        let (id, Submitted { unit, result }) = submit(context, payload, header).await?;
+        let text = || format!("Job {id}: {result}, unit {unit}");
+        context.output.answer(&json!({"id": id, "unit": unit, "result": result}), text)
     }
 }
 

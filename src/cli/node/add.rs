@@ -120,15 +120,11 @@ impl Add {
             "wrote {file}, which holds the private key of {node}: copy it to its host, and run there"
         ));
         said.push(format!("    meshctl install {}", out.file_name().unwrap_or_default().display()));
-        if output.json {
-            output.value(&json!({
-                "node": node, "bundle": out, "authority": self.places.ca, "authority_made": is_new,
-                "files": tree.changed(), "instance": is_instance, "peer": peer,
-            }))?;
-            return Ok(Exit::Success);
-        }
-        said.iter().try_for_each(|line| output.line(line))?;
-        Ok(Exit::Success)
+        let json = json!({
+            "node": node, "bundle": out, "authority": self.places.ca, "authority_made": is_new,
+            "files": tree.changed(), "instance": is_instance, "peer": peer,
+        });
+        output.answer(&json, || said.join("\n"))
     }
 
     /// The authority, and whether it was made just now.

@@ -19,11 +19,6 @@ impl Forget {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self { node } = self;
         let answer = context.client.command(&Request::NodeForget { node: node.clone() }).await?;
-        if context.output.json {
-            context.output.value(&answer)?;
-        } else {
-            context.output.line(&format!("Forgotten: {node}"))?;
-        }
-        Ok(Exit::Success)
+        context.output.answer(&answer, || format!("Forgotten: {node}"))
     }
 }

@@ -55,23 +55,21 @@ impl Remove {
         if is_instance && self.dead {
             leave(&context()?, &self.node, true).await?;
         }
-        if output.json {
-            output.value(&json!({
-                "node": self.node, "files": tree.changed(), "instance": is_instance, "lists": excluded.lists,
-                "notes": excluded.notes,
-            }))?;
-            return Ok(Exit::Success);
-        }
         let node = &self.node;
-        output.line(&format!("{node}: its certificates are revoked, and this node accepts them no more"))?;
-        excluded.notes.iter().try_for_each(|note| output.line(note))?;
+        let json = json!({
+            "node": node, "files": tree.changed(), "instance": is_instance, "lists": excluded.lists,
+            "notes": excluded.notes,
+        });
+        let mut said =
+            vec![format!("{node}: its certificates are revoked, and this node accepts them no more")];
+        said.extend(excluded.notes);
         if !excluded.lists.is_empty() {
-            output.line(
-                "Other nodes that listen accept them until they have the new list, which they read at once:",
-            )?;
+            let text =
+                "Other nodes that listen accept them until they have the new list, which they read at once:";
+            said.push(text.to_owned());
         }
-        excluded.lists.iter().try_for_each(|command| output.line(&format!("    {command}")))?;
-        Ok(Exit::Success)
+        said.extend(excluded.lists.iter().map(|command| format!("    {command}")));
+        output.answer(&json, || said.join("\n"))
     }
 }
 

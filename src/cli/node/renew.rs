@@ -1,6 +1,7 @@
 //! `meshctl node renew`: new certificates in new bundles, for one node or for all whose certificates end soon. The node of
 //! this host gets its own in place.
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -42,6 +43,17 @@ struct Renewed {
     bundle: Option<PathBuf>,
 }
 
+impl fmt::Display for Renewed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.bundle {
+            Some(file) => {
+                write!(f, "{}: {}: bring it there, and run meshctl install", self.node, file.display())
+            }
+            None => write!(f, "{}: in place", self.node),
+        }
+    }
+}
+
 impl Renew {
     pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
         let (own, mut tree) = self.places.open()?;
@@ -59,7 +71,12 @@ impl Renew {
             };
             renewed.push(Renewed { node, bundle });
         }
-        print(&renewed, output)
+        let each = |one: &Renewed| json!({"node": one.node, "bundle": one.bundle});
+        let json = json!({"renewed": renewed.iter().map(each).collect::<Vec<_>>()});
+        output.answer(&json, || match renewed.as_slice() {
+            [] => "No certificate ends that soon.".to_owned(),
+            renewed => renewed.iter().map(Renewed::to_string).collect::<Vec<_>>().join("\n"),
+        })
     }
 
     fn records(&self, authority: &Authority) -> Result<Vec<Record>, Failure> {
@@ -86,23 +103,4 @@ impl Renew {
             }
         }
     }
-}
-
-fn print(renewed: &[Renewed], output: Output) -> Result<Exit, Failure> {
-    if output.json {
-        let each = |one: &Renewed| json!({"node": one.node, "bundle": one.bundle});
-        output.value(&json!({"renewed": renewed.iter().map(each).collect::<Vec<_>>()}))?;
-        return Ok(Exit::Success);
-    }
-    for Renewed { node, bundle } in renewed {
-        match bundle {
-            Some(file) => output
-                .line(&format!("{node}: {}: bring it there, and run meshctl install", file.display()))?,
-            None => output.line(&format!("{node}: in place"))?,
-        }
-    }
-    if renewed.is_empty() {
-        output.line("No certificate ends that soon.")?;
-    }
-    Ok(Exit::Success)
 }

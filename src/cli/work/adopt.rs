@@ -1,7 +1,6 @@
 //! `meshctl work adopt`: takes over a unit that another node submitted, by the ID that it has on the node that runs it.
 
 use clap::Args;
-use serde_json::Value;
 
 use crate::cli::{
     Context,
@@ -36,12 +35,7 @@ impl Adopt {
             signature: None,
         };
         let answer = context.client.command(&Request::Work(WorkRequest::Adopt(adopt))).await?;
-        if context.output.json {
-            context.output.value(&answer)?;
-        } else {
-            let result = answer.get("result").and_then(Value::as_str).unwrap_or_default().to_lowercase();
-            context.output.line(&format!("{}: {result}", self.unit_id))?;
-        }
-        Ok(Exit::Success)
+        let result = answer["result"].as_str().unwrap_or_default().to_lowercase();
+        context.output.answer(&answer, || format!("{}: {result}", self.unit_id))
     }
 }

@@ -76,7 +76,9 @@ impl Submit {
             }
             return Ok(ended);
         }
-        print(context, &submitted)?;
+        let Submitted { unit: id, result } = submitted;
+        let text = || format!("Result: {result}\nUnit ID: {id}");
+        context.output.answer(&json!({"result": result, "unitid": id}), text)?;
         if rm {
             context.output.note("Warning: --rm without --follow ends the job and drops its output.");
             release(context, &unit).await?;
@@ -194,11 +196,4 @@ async fn release(context: &Context, unit: &str) -> Result<(), Failure> {
         .await
         .map(|_| ())
         .map_err(|error| Failure::new(Exit::Failed, format!("unit {unit} could not be released: {error}")))
-}
-
-fn print(context: &Context, submitted: &Submitted) -> Result<(), Failure> {
-    if context.output.json {
-        return context.output.value(&json!({"result": submitted.result, "unitid": submitted.unit}));
-    }
-    context.output.line(&format!("Result: {}\nUnit ID: {}", submitted.result, submitted.unit))
 }
