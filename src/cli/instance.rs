@@ -12,7 +12,9 @@ use super::table::{
 };
 use super::times::{ago, at};
 use super::wait::{POLL, until};
-use crate::rpc::operation::{self, ByName, HealthCheck, InstanceFilter, Question};
+use crate::rpc::operation::{
+    self, ByName, HealthCheck, InstanceFilter, InstanceRemoval, InstanceSettings, NewInstance, Question,
+};
 use crate::rpc::report::controller::{CandidateReport, Candidates, InstanceReport, Instances};
 
 const COLUMNS: &[Column<InstanceReport>] = &[
@@ -70,8 +72,11 @@ pub(super) enum InstanceVerb {
     Show(Named),
     /// Register a node, also before it is seen
     Add {
-        #[command(flatten)]
-        add: NewInstance,
+        /// Its name
+        name: String,
+        /// What it does; control nodes register themselves
+        #[arg(long = "type", value_name = "TYPE", value_parser = ["execution", "hop"])]
+        node_type: String,
         /// Let no jobs start on it yet
         #[arg(long)]
         disabled: bool,
@@ -95,9 +100,27 @@ pub(super) enum InstanceVerb {
         wait: bool,
     },
     /// Change how a node is used
-    Set(InstanceSettings),
+    Set {
+        #[command(flatten)]
+        named: Named,
+        /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
+        #[arg(long = "adjustment", value_name = "SHARE")]
+        capacity_adjustment: Option<f64>,
+        /// Groups take it by their percentage and minimum
+        #[arg(long, value_name = "BOOL")]
+        managed_by_policy: Option<bool>,
+    },
     /// Remove a node
-    Remove(Removal),
+    Remove {
+        #[command(flatten)]
+        named: Named,
+        /// Start nothing more there, and remove it once its jobs have ended (the default)
+        #[arg(long, conflicts_with = "dead")]
+        drain: bool,
+        /// What ran there has ended, or never will: its jobs go on without it
+        #[arg(long)]
+        dead: bool,
+    },
 }
 
 /// The name of an instance.
@@ -116,44 +139,6 @@ pub(super) struct NamedAll {
     names: Vec<String>,
 }
 
-/// What is registered.
-#[derive(Debug, Args)]
-pub(super) struct NewInstance {
-    /// Its name
-    name: String,
-    /// What it does; control nodes register themselves
-    #[arg(long = "type", value_name = "TYPE", value_parser = ["execution", "hop"])]
-    node_type: String,
-}
-
-/// What is changed.
-#[derive(Debug, Args)]
-pub(super) struct InstanceSettings {
-    /// Its name
-    #[arg(add = instances())]
-    name: String,
-    /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
-    #[arg(long = "adjustment", value_name = "SHARE")]
-    capacity_adjustment: Option<f64>,
-    /// Groups take it by their percentage and minimum
-    #[arg(long, value_name = "BOOL")]
-    managed_by_policy: Option<bool>,
-}
-
-/// How a node is removed.
-#[derive(Debug, Args)]
-pub(super) struct Removal {
-    /// Its name
-    #[arg(add = instances())]
-    name: String,
-    /// Start nothing more there, and remove it once its jobs have ended (the default)
-    #[arg(long, conflicts_with = "dead")]
-    drain: bool,
-    /// What ran there has ended, or never will: its jobs go on without it
-    #[arg(long)]
-    dead: bool,
-}
-
 impl InstanceVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         match self {
@@ -167,9 +152,9 @@ impl InstanceVerb {
             Self::Show(Named { name }) => {
                 show(context, operation::get_instance(ByName { name }), described).await
             }
-            Self::Add { add: NewInstance { name, node_type }, disabled } => {
+            Self::Add { name, node_type, disabled } => {
                 let (node_type, enabled) = (Some(node_type), Some(!disabled));
-                let add = operation::add_instance(operation::NewInstance { name, node_type, enabled });
+                let add = operation::add_instance(NewInstance { name, node_type, enabled });
                 let disabled = if disabled { ", disabled" } else { "" };
                 act(context, add, |one| format!("{} added{disabled}", one.name)).await
             }
@@ -193,13 +178,12 @@ impl InstanceVerb {
                 }
                 Ok(exit)
             }
-            Self::Set(InstanceSettings { name, capacity_adjustment, managed_by_policy }) => {
-                let set = operation::InstanceSettings { name, capacity_adjustment, managed_by_policy };
+            Self::Set { named: Named { name }, capacity_adjustment, managed_by_policy } => {
+                let set = InstanceSettings { name, capacity_adjustment, managed_by_policy };
                 act(context, operation::set_instance(set), |one| format!("{} changed", one.name)).await
             }
-            Self::Remove(Removal { name, dead, drain: _ }) => {
-                let removal =
-                    operation::InstanceRemoval { name, dead, ..operation::InstanceRemoval::default() };
+            Self::Remove { named: Named { name }, dead, drain: _ } => {
+                let removal = InstanceRemoval { name, dead, ..InstanceRemoval::default() };
                 act(context, operation::remove_instance(removal), |one| match one.removed {
                     true => format!("{} removed", one.name),
                     false => format!("{} goes once its jobs have ended, and gets no more", one.name),
