@@ -19,7 +19,7 @@ use super::endpoint::{DEFAULT_SOCKETS, Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::target::usual_socket;
-use crate::rpc::operation::{self, InstanceFilter, JobFilter, Question};
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, Question};
 use crate::rpc::report::node::{NodeReport, Section};
 use crate::rpc::request::Request;
 use crate::rpc::{Client, Deadlines, report};
@@ -75,7 +75,7 @@ pub(super) fn instances() -> ArgValueCandidates {
 
 /// Names of groups.
 pub(super) fn groups() -> ArgValueCandidates {
-    candidates(operation::list_groups(), |answer| {
+    candidates(operation::list_groups(Nothing {}), |answer| {
         answer.groups.into_iter().map(|group| (group.name, None)).collect()
     })
 }

@@ -13,7 +13,7 @@ use super::output::Output;
 use super::table::{self, Column, Layout, above_zero, always, given, telling, wide};
 use super::times::{ago, at};
 use crate::controller::store::{self, POSTGRES_TOOLS};
-use crate::rpc::operation::{self, AuditPage, BackupPath, PolicyRun};
+use crate::rpc::operation::{self, AuditPage, BackupPath, Nothing, PolicyRun};
 use crate::rpc::report::controller::{AuditRow, ControllerReport, GroupSummary, NodeSummary, PolicyReport};
 
 const COLUMNS: &[Column<ControllerReport>] = &[
@@ -160,8 +160,10 @@ impl ControllerVerb {
         match self {
             Self::Restore(_) => Ok(Exit::Success),
             Self::Ping(layout) => {
-                show(context, operation::ping(), |answer| described(answer, layout, context.output.width()))
-                    .await
+                show(context, operation::ping(Nothing {}), |answer| {
+                    described(answer, layout, context.output.width())
+                })
+                .await
             }
             Self::Policy { dry_run, layout } => {
                 let run = operation::run_policies(PolicyRun { dry_run });
@@ -171,13 +173,18 @@ impl ControllerVerb {
                 let page = operation::list_audit(AuditPage { limit: Some(limit) });
                 list(context, page, "requests", |answer| answer.rows.clone(), AUDIT, layout).await
             }
-            Self::Pause => act(context, operation::pause(), |_| "Paused: no job starts".to_owned()).await,
-            Self::Resume => act(context, operation::resume(), |_| "Resumed: jobs start".to_owned()).await,
+            Self::Pause => {
+                act(context, operation::pause(Nothing {}), |_| "Paused: no job starts".to_owned()).await
+            }
+            Self::Resume => {
+                act(context, operation::resume(Nothing {}), |_| "Resumed: jobs start".to_owned()).await
+            }
             Self::ConfirmClock => {
-                act(context, operation::confirm_clock(), |clock| format!("{} is right", clock.now)).await
+                act(context, operation::confirm_clock(Nothing {}), |clock| format!("{} is right", clock.now))
+                    .await
             }
             Self::Cleanup => {
-                act(context, operation::clean_up(), |answer| match answer.instances.as_slice() {
+                act(context, operation::clean_up(Nothing {}), |answer| match answer.instances.as_slice() {
                     [] => "No instance to clean up".to_owned(),
                     names => format!("Cleaning up on {}", names.join(", ")),
                 })

@@ -10,7 +10,7 @@ use super::completion::{groups, instances};
 use super::exit::{Exit, Failure};
 use super::operation::{act, list, show};
 use super::table::{self, Column, Layout, above_zero, alone, always, given, of_lists, telling, wide, yes};
-use crate::rpc::operation::{self, ByName};
+use crate::rpc::operation::{self, ByName, Nothing};
 use crate::rpc::report::controller::{GroupReport, MemberReport};
 
 const COLUMNS: &[Column<GroupReport>] = &[
@@ -131,7 +131,7 @@ impl GroupVerb {
             Self::List(layout) => {
                 list(
                     context,
-                    operation::list_groups(),
+                    operation::list_groups(Nothing {}),
                     "groups",
                     |answer| answer.groups.clone(),
                     COLUMNS,

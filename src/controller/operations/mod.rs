@@ -70,11 +70,11 @@ impl Service {
         let (op, target) = (operation.name().to_owned(), operation.target());
         let audit = Audit { who: who.to_owned(), op, target };
         let answer = match operation {
-            Operation::Ping => Answer::Ping(self.ping().await),
-            Operation::Pause => Answer::Pause(self.set_paused(true, audit).await?),
-            Operation::Resume => Answer::Resume(self.set_paused(false, audit).await?),
-            Operation::ConfirmClock => Answer::ConfirmClock(self.confirm_clock(audit).await?),
-            Operation::CleanUp => Answer::CleanUp(self.clean_up_now(audit).await?),
+            Operation::Ping(_) => Answer::Ping(self.ping().await),
+            Operation::Pause(_) => Answer::Pause(self.set_paused(true, audit).await?),
+            Operation::Resume(_) => Answer::Resume(self.set_paused(false, audit).await?),
+            Operation::ConfirmClock(_) => Answer::ConfirmClock(self.confirm_clock(audit).await?),
+            Operation::CleanUp(_) => Answer::CleanUp(self.clean_up_now(audit).await?),
             Operation::ListAudit(it) => Answer::ListAudit(self.list_audit(it).await?),
             Operation::BackUp(it) => Answer::BackUp(self.back_up(it, audit).await?),
             Operation::RunPolicies(it) => Answer::RunPolicies(self.run_policies(it, audit).await?),
@@ -88,7 +88,7 @@ impl Service {
             }
             Operation::CheckHealth(it) => Answer::CheckHealth(self.check_health(it, audit).await?),
             Operation::RemoveInstance(it) => Answer::RemoveInstance(self.remove_instance(it, audit).await?),
-            Operation::ListGroups => Answer::ListGroups(self.list_groups().await?),
+            Operation::ListGroups(_) => Answer::ListGroups(self.list_groups().await?),
             Operation::GetGroup(it) => Answer::GetGroup(self.group(&it.name).await?),
             Operation::CreateGroup(it) => Answer::CreateGroup(self.change_group(it, true, audit).await?),
             Operation::SetGroup(it) => Answer::SetGroup(self.change_group(it, false, audit).await?),

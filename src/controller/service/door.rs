@@ -227,7 +227,7 @@ impl Door {
     /// Carries out what needs no driver: a ping.
     pub(super) fn operate(&self, operation: &Operation) -> Result<Answer, OperationRefusal> {
         let why = self.0.why.lock().words.clone();
-        if *operation != Operation::Ping {
+        if !matches!(operation, Operation::Ping(_)) {
             return Err(OperationRefusal::new(OperationCode::StoreAway, why));
         }
         let store = operations::store_report(&self.options(), Some(why));

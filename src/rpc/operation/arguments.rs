@@ -44,6 +44,9 @@ macro_rules! arguments {
 }
 
 arguments! {
+    /// There are none.
+    struct Nothing {;}
+
     /// An instance or a group.
     struct ByName {
         #[serde(deserialize_with = "name")]

@@ -25,11 +25,11 @@ use super::strict;
 const OP: &str = "op";
 
 macro_rules! operations {
-    ($($(#[$doc:meta])* $op:ident $name:literal $ask:ident $(($arguments:ty))? -> $answer:ident;)*) => {
+    ($($(#[$doc:meta])* $op:ident $name:literal $ask:ident($arguments:ty) -> $answer:ident;)*) => {
         /// An operation with its arguments.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Operation {
-            $($(#[$doc])* $op $(($arguments))?,)*
+            $($(#[$doc])* $op($arguments),)*
         }
 
         /// The answer to an operation.
@@ -44,7 +44,7 @@ macro_rules! operations {
             /// Its name.
             pub const fn name(&self) -> &'static str {
                 match self {
-                    $(operations!(@any $op $($arguments)?) => $name,)*
+                    $(Self::$op(_) => $name,)*
                 }
             }
 
@@ -57,7 +57,7 @@ macro_rules! operations {
                     return Err(OperationRefusal::new(OperationCode::BadRequest, "op: it is missing"));
                 };
                 match name.as_str() {
-                    $($name => operations!(@read request $name $op $($arguments)?),)*
+                    $($name => read($name, request).map(Self::$op),)*
                     _ => Err(OperationRefusal::new(OperationCode::UnknownOp, format!("there is no operation {name}"))),
                 }
             }
@@ -65,7 +65,7 @@ macro_rules! operations {
             /// What it changes, for the audit: the first argument that it needs.
             pub fn target(&self) -> String {
                 match self {
-                    $(operations!(@one arguments $op $($arguments)?) => operations!(@target arguments $($arguments)?),)*
+                    $(Self::$op(arguments) => arguments.target(),)*
                 }
             }
 
@@ -73,7 +73,7 @@ macro_rules! operations {
             pub fn to_request(&self) -> Map<String, Value> {
                 let mut request = Map::from_iter([(OP.to_owned(), self.name().into())]);
                 let arguments = match self {
-                    $(operations!(@one arguments $op $($arguments)?) => operations!(@json arguments $($arguments)?),)*
+                    $(Self::$op(arguments) => serde_json::to_value(arguments),)*
                 };
                 if let Ok(Value::Object(arguments)) = arguments {
                     request.extend(arguments);
@@ -84,36 +84,24 @@ macro_rules! operations {
 
         $(
             $(#[$doc])*
-            pub const fn $ask($(arguments: $arguments)?) -> Question<$answer> {
-                Question { operation: operations!(@make arguments $op $($arguments)?), answer: PhantomData }
+            pub const fn $ask(arguments: $arguments) -> Question<$answer> {
+                Question { operation: Operation::$op(arguments), answer: PhantomData }
             }
         )*
     };
-    (@any $op:ident) => { Self::$op };
-    (@any $op:ident $arguments:ty) => { Self::$op(_) };
-    (@read $request:ident $name:literal $op:ident) => { read::<Nothing>($name, $request).map(|_| Self::$op) };
-    (@read $request:ident $name:literal $op:ident $arguments:ty) => { read($name, $request).map(Self::$op) };
-    (@one $it:ident $op:ident) => { Self::$op };
-    (@one $it:ident $op:ident $arguments:ty) => { Self::$op($it) };
-    (@json $it:ident) => { Ok(Value::Null) };
-    (@json $it:ident $arguments:ty) => { serde_json::to_value($it) };
-    (@target $it:ident) => { String::new() };
-    (@target $it:ident $arguments:ty) => { $it.target() };
-    (@make $it:ident $op:ident) => { Operation::$op };
-    (@make $it:ident $op:ident $arguments:ty) => { Operation::$op($it) };
 }
 
 operations! {
     /// How the controller stands.
-    Ping "ping" ping -> ControllerReport;
+    Ping "ping" ping(Nothing) -> ControllerReport;
     /// Starts no more jobs.
-    Pause "pause" pause -> Paused;
+    Pause "pause" pause(Nothing) -> Paused;
     /// Starts jobs again.
-    Resume "resume" resume -> Paused;
+    Resume "resume" resume(Nothing) -> Paused;
     /// Believes the clock as it is.
-    ConfirmClock "clock.confirm" confirm_clock -> ClockReport;
+    ConfirmClock "clock.confirm" confirm_clock(Nothing) -> ClockReport;
     /// Deletes what runners have left.
-    CleanUp "cleanup" clean_up -> Cleanup;
+    CleanUp "cleanup" clean_up(Nothing) -> Cleanup;
     /// What operators have requested, the latest first.
     ListAudit "audit.list" list_audit(AuditPage) -> AuditRows;
     /// Copies the store.
@@ -137,7 +125,7 @@ operations! {
     /// Removes an instance.
     RemoveInstance "instance.remove" remove_instance(InstanceRemoval) -> Removed;
     /// The groups.
-    ListGroups "group.list" list_groups -> Groups;
+    ListGroups "group.list" list_groups(Nothing) -> Groups;
     /// One group.
     GetGroup "group.get" get_group(ByName) -> GroupReport;
     /// Makes a group.
@@ -214,11 +202,6 @@ pub fn line(answered: &Result<Answer, OperationRefusal>) -> Value {
         Err(refused) => json!({"ok": false, "error": refused}),
     }
 }
-
-/// What takes no arguments.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 /// The arguments of the operation `op`.
 fn read<T: DeserializeOwned>(op: &str, request: Map<String, Value>) -> Result<T, OperationRefusal> {
