@@ -9,7 +9,7 @@ use super::exit::{Exit, Failure};
 use super::{Context, table};
 use crate::rpc::CallError;
 use crate::rpc::report::{self, link::LinkTestReport};
-use crate::rpc::request::{LinkTest, MOST_MB, MOST_SECONDS};
+use crate::rpc::request::{LinkTest, MOST_MB, MOST_SECONDS, Request};
 
 /// Subcommands of `meshctl link`.
 #[derive(Debug, Subcommand)]
@@ -35,7 +35,8 @@ pub(super) struct Test {
 impl LinkVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self::Test(Test { neighbour: node, seconds, mb }) = self;
-        let answer = context.client.link_test(LinkTest { node, seconds, mb }).await?;
+        let test = Request::LinkTest(LinkTest { node, seconds, mb });
+        let answer = context.client.long_command(&test).await?;
         let report = report::read(&answer)
             .map_err(|error| CallError::Protocol { question: "link test", answer: error.to_string() })?;
         context.output.answer(&answer, || render(&report))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::connection::limited;
-use super::request::{Follow, LinkTest, Request, SubmitRequest, WorkRequest};
+use super::request::{Follow, Request, SubmitRequest};
 use super::{CallError, CallLimits, ControlConnection, Duplex, FollowedOutput, PendingUnit, UnitReport};
 
 /// The longest answer accepted: the status of a mesh of 1,000 nodes is several megabytes.
@@ -98,20 +98,12 @@ impl Client {
         self.connect().await?.command(request).await
     }
 
-    /// Has a unit cancelled or released, and returns the node's answer. It may take as long as the unit's processes do.
+    /// The same for a request whose answer may take long: until a unit's processes have ended, or a link is tested.
     ///
     /// # Errors
     /// As [`Self::command`].
-    pub async fn end_unit(&self, request: WorkRequest) -> Result<Value, CallError> {
-        self.connect_with(self.deadlines.ending).await?.command(&Request::Work(request)).await
-    }
-
-    /// Has the node test a link, and returns its report. It takes as long as the test.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
-    pub async fn link_test(&self, test: LinkTest) -> Result<Value, CallError> {
-        self.connect_with(self.deadlines.ending).await?.command(&Request::LinkTest(test)).await
+    pub async fn long_command(&self, request: &Request) -> Result<Value, CallError> {
+        self.connect_with(self.deadlines.ending).await?.command(request).await
     }
 
     /// State, detail and size of `unit`.
@@ -159,6 +151,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::rpc::request::WorkRequest;
 
     /// A node that takes this long for each answer.
     struct SlowNode(Duration);
@@ -191,8 +184,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cancel_may_take_as_long_as_the_processes_do_and_a_question_may_not() {
         let client = Client::new(SlowNode(Duration::from_secs(600)), Deadlines::default());
-        let cancel = WorkRequest::Cancel { unit: "u".to_owned(), signature: None };
-        assert_eq!(client.end_unit(cancel).await.unwrap(), json!({"cancelled": "u"}));
+        let cancel = Request::Work(WorkRequest::Cancel { unit: "u".to_owned(), signature: None });
+        assert_eq!(client.long_command(&cancel).await.unwrap(), json!({"cancelled": "u"}));
         assert!(matches!(client.unit_status("u").await, Err(CallError::TimedOut { .. })));
     }
 }

@@ -8,7 +8,6 @@ mod params;
 pub(super) mod payload;
 mod progress;
 mod release;
-mod results;
 mod status;
 pub(super) mod submit;
 pub(super) mod units;
@@ -30,7 +29,13 @@ pub(super) enum Work {
     /// Show the state of units
     Status(status::StatusArgs),
     /// Print a unit's output and follow it until the unit ends
-    Results(results::Results),
+    Results {
+        /// Unit ID
+        unit_id: String,
+        /// First byte to print
+        #[arg(long, value_name = "BYTE", default_value_t = 0)]
+        start: u64,
+    },
     /// Stop units
     Cancel(cancel::Cancel),
     /// Take over a unit that another node submitted
@@ -45,7 +50,7 @@ impl Work {
             Self::Submit(submit) => submit.run(context).await,
             Self::List(list) => list.run(context).await,
             Self::Status(status) => status.run(context).await,
-            Self::Results(results) => results.run(context).await,
+            Self::Results { unit_id, start } => follow::follow(context, &unit_id, start).await,
             Self::Cancel(cancel) => cancel.run(context).await,
             Self::Adopt(adopt) => adopt.run(context).await,
             Self::Release(release) => release.run(context).await,

@@ -7,7 +7,7 @@ use crate::cli::{
     exit::{Exit, Failure},
     table::{Column, always, size, telling},
 };
-use crate::rpc::request::WorkRequest;
+use crate::rpc::request::{Request, WorkRequest};
 use crate::rpc::{CallError, Client, UnitReport};
 
 /// The unit IDs of a `work list` answer, sorted.
@@ -41,9 +41,9 @@ pub(crate) fn read(answer: &Value) -> Result<Vec<ListedUnit>, CallError> {
 /// Asks for a unit's end and returns what the node says it did, such as `released` or `cancel pending`.
 ///
 /// # Errors
-/// As [`Client::end_unit`].
+/// As [`Client::command`].
 pub(crate) async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
-    let answer = client.end_unit(request).await?;
+    let answer = client.long_command(&Request::Work(request)).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
     done.cloned()
         .ok_or_else(|| CallError::Protocol { question: "an operation on a unit", answer: answer.to_string() })
