@@ -2,8 +2,8 @@
 //! of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody
 //! else can use up, and of each share one neighbour leaves as much for others as it has.
 
-use super::session::Neighbour;
-use crate::os::places::{Places, Share};
+use super::session::{Neighbour, Shares};
+use crate::os::places::Share;
 
 /// Bytes of each of the two shares that one neighbour may have: half of the share.
 const FOR_ONE: usize = 16 * 1024 * 1024;
@@ -14,28 +14,18 @@ pub(super) const FREE: usize = 4096;
 
 /// The bound. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct LineBudget {
-    local: Places<Neighbour>,
-    trusted: Places<Neighbour>,
-    others: Places<Neighbour>,
-}
+pub(crate) struct LineBudget(Shares);
 
 impl Default for LineBudget {
     fn default() -> Self {
-        let places = || Places::new(FOR_ONE);
-        Self { local: places(), trusted: places(), others: places() }
+        Self(Shares::new(FOR_ONE))
     }
 }
 
 impl LineBudget {
     /// The room of one session.
     pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
-        let share = match neighbour {
-            Neighbour::Local => &self.local,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) if trusted => &self.trusted,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
-        };
-        LineRoom(share.none_yet(neighbour))
+        LineRoom(self.0.of(neighbour, trusted).none_yet(neighbour))
     }
 }
 

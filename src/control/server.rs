@@ -17,10 +17,9 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
-use super::session::Neighbour;
+use super::session::Shares;
 use super::{Context, ListenError, session};
 use crate::os::address::{open_first, plain, resolve};
-use crate::os::places::Places;
 use crate::os::{self, unix_socket::UnixSocket};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
@@ -209,10 +208,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
 pub(super) struct Sessions {
     context: Context,
     limits: ServerLimits,
-    /// The users of this machine, then the others that are trusted. Nobody else can take their places.
-    local: Places<Neighbour>,
-    trusted: Places<Neighbour>,
-    others: Places<Neighbour>,
+    places: Shares,
     tasks: TaskTracker,
     /// No new clients, no new commands.
     stop: CancellationToken,
@@ -222,21 +218,15 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
-        let places = || Places::new(limits.connections);
-        let (local, trusted, others) = (places(), places(), places());
+        let places = Shares::new(limits.connections);
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
-        Self { context, limits, local, trusted, others, tasks: TaskTracker::new(), stop, cut }
+        Self { context, limits, places, tasks: TaskTracker::new(), stop, cut }
     }
 
     /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
     fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
         let neighbour = peer.neighbour(&self.context.node);
-        let places = match neighbour {
-            Neighbour::Local => &self.local,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) if peer.trusted => &self.trusted,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
-        };
-        let Some(place) = places.take(&neighbour) else {
+        let Some(place) = self.places.of(neighbour, peer.trusted).take(&neighbour) else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
             self.tasks.spawn(async move {

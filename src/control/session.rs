@@ -16,6 +16,7 @@ use super::server::ServerLimits;
 use super::{Context, access, connect, controller, link, loglevel, node, ping, reload, traceroute, work};
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
+use crate::os::places::Places;
 use crate::rpc::request::Request;
 use crate::work::{Caller, CallerName, Origin};
 
@@ -52,6 +53,32 @@ pub(super) enum Neighbour {
     Hosts(Option<IpAddr>),
     /// Nodes of the mesh.
     Mesh(CountedBy),
+}
+
+/// Places of the users of this machine, of the others that are trusted, and of everybody else: nobody can take those of
+/// another share. Clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Shares {
+    local: Places<Neighbour>,
+    trusted: Places<Neighbour>,
+    others: Places<Neighbour>,
+}
+
+impl Shares {
+    /// Each with so many places for one neighbour, and twice as many in all.
+    pub(super) fn new(for_one: usize) -> Self {
+        let places = || Places::new(for_one);
+        Self { local: places(), trusted: places(), others: places() }
+    }
+
+    /// The share of a neighbour.
+    pub(super) fn of(&self, neighbour: Neighbour, trusted: bool) -> &Places<Neighbour> {
+        match neighbour {
+            Neighbour::Local => &self.local,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) if trusted => &self.trusted,
+            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
+        }
+    }
 }
 
 impl Peer {
@@ -190,18 +217,15 @@ async fn execute(
             return channel.send(line).await.map(|()| Next::Command);
         }
         Request::Ping { target } => tokio::select! {
-            answer = ping::answer(context, &target) => answer,
+            answer = ping::answer(context, &target) => Ok(answer),
             () = stop.cancelled() => return stopping(channel).await,
         },
         Request::Traceroute { target } => tokio::select! {
-            answer = traceroute::answer(context, &target) => answer,
+            answer = traceroute::answer(context, &target) => Ok(answer),
             () = stop.cancelled() => return stopping(channel).await,
         },
-        Request::Reload => reload::answer(context).await,
-        Request::NodeForget { node } => {
-            let answer = node::forget(context, &node).await;
-            return channel.answer(answer).await.map(|()| Next::Command);
-        }
+        Request::Reload => Ok(reload::answer(context).await),
+        Request::NodeForget { node } => node::forget(context, &node).await,
         Request::LinkTest(test) => {
             let answer = tokio::select! {
                 answer = link::test(context, &test) => answer,
@@ -210,10 +234,7 @@ async fn execute(
             };
             return channel.answer(answer).await.map(|()| Next::Close);
         }
-        Request::LogLevel { level } => {
-            let answer = loglevel::answer(context, level.as_deref());
-            return channel.answer(answer).await.map(|()| Next::Command);
-        }
+        Request::LogLevel { level } => loglevel::answer(context, level.as_deref()),
         Request::Controller { operation } => {
             return controller::execute(context, channel, peer, operation).await;
         }
@@ -225,8 +246,7 @@ async fn execute(
             };
         }
     };
-    channel.answer(Ok(answer)).await?;
-    Ok(Next::Command)
+    channel.answer(answer).await.map(|()| Next::Command)
 }
 
 /// A probe, which may have seconds to wait and does nothing, does not hold up the end.
