@@ -10,14 +10,6 @@ use crate::rpc::report::controller::{DeletedGroup, GroupReport, Groups, Policies
 /// The longest `pod_spec_override`, in bytes.
 const LONGEST_OVERRIDE: usize = 64 << 10;
 
-/// What is to change of a group.
-#[derive(Debug, Clone)]
-struct GroupChange {
-    name: GroupName,
-    is_new: bool,
-    settings: GroupSettings,
-}
-
 /// Changes a setting of a group's pods; an empty text unsets it.
 fn set(setting: &mut Option<String>, change: &Option<String>) {
     if let Some(text) = change {
@@ -25,71 +17,73 @@ fn set(setting: &mut Option<String>, change: &Option<String>) {
     }
 }
 
-impl GroupChange {
-    fn new(settings: GroupSettings, is_new: bool) -> Result<Self, OperationRefusal> {
-        if settings.policy_instance_percentage.is_some_and(|share| share > 100) {
-            return Err(bad("policy_instance_percentage: it is a number from 0 to 100"));
-        }
-        if settings.pod_spec_override.as_ref().is_some_and(|text| text.len() > LONGEST_OVERRIDE) {
-            return Err(bad(format!("pod_spec_override: it is longer than {LONGEST_OVERRIDE} bytes")));
-        }
-        Ok(Self { name: GroupName::from(settings.name.as_str()), is_new, settings })
+fn check(settings: &GroupSettings) -> Result<(), OperationRefusal> {
+    if settings.policy_instance_percentage.is_some_and(|share| share > 100) {
+        return Err(bad("policy_instance_percentage: it is a number from 0 to 100"));
     }
-
-    /// Changes the group, and returns it as it was.
-    fn apply(&self, registry: &mut Registry) -> Result<Option<GroupRecord>, Error> {
-        let former = if self.is_new {
-            registry.create_group(GroupRecord::from(Group::new(self.name.clone(), Policy::default())))?;
-            None
-        } else {
-            Some(registry.group_mut(&self.name)?.clone())
-        };
-        let settings = &self.settings;
-        let list = settings.policy_instance_list.as_ref();
-        let list: Option<Vec<_>> =
-            list.map(|names| names.iter().map(|name| InstanceName::from(name.as_str())).collect());
-        for name in list.iter().flatten() {
-            registry.instance_mut(name)?;
-        }
-        let record = registry.group_mut(&self.name)?;
-        self.apply_kind(&mut record.group)?;
-        let group = &mut record.group;
-        let policy = &mut group.policy;
-        policy.percentage = settings.policy_instance_percentage.unwrap_or(policy.percentage);
-        policy.minimum = settings.policy_instance_minimum.map_or(policy.minimum, |minimum| minimum as usize);
-        policy.list = list.unwrap_or_else(|| std::mem::take(&mut policy.list));
-        group.max_concurrent_jobs = settings.max_concurrent_jobs.unwrap_or(group.max_concurrent_jobs);
-        group.max_forks = settings.max_forks.unwrap_or(group.max_forks);
-        set(&mut record.cluster, &settings.cluster);
-        set(&mut record.namespace, &settings.namespace);
-        set(&mut record.pod_spec_override, &settings.pod_spec_override);
-        set(&mut record.registry, &settings.registry);
-        check_kind(record).map(|()| former)
+    if settings.pod_spec_override.as_ref().is_some_and(|text| text.len() > LONGEST_OVERRIDE) {
+        return Err(bad(format!("pod_spec_override: it is longer than {LONGEST_OVERRIDE} bytes")));
     }
+    Ok(())
+}
 
-    fn apply_kind(&self, group: &mut Group) -> Result<(), Error> {
-        match (self.settings.is_container_group, &group.backing) {
-            (Some(true), Backing::Instances(members)) => {
-                let name = &group.name;
-                if Group::reserved().iter().any(|reserved| reserved.name == *name) {
-                    let text = format!(
-                        "the group {name} is reserved, and its jobs run on instances: create another group"
-                    );
-                    return Err(Error::Conflict(text));
-                }
-                if !members.is_empty() {
-                    return Err(Error::Conflict(format!(
-                        "the group {name} has members, and a container group has none: empty its \
-                         policy_instance_list and set its percentage and minimum to 0 first"
-                    )));
-                }
-                group.backing = Backing::Containers;
+/// Makes or changes the group, and returns it as it was.
+fn apply(
+    settings: &GroupSettings,
+    is_new: bool,
+    registry: &mut Registry,
+) -> Result<Option<GroupRecord>, Error> {
+    let name = GroupName::from(settings.name.as_str());
+    let former = if is_new {
+        registry.create_group(GroupRecord::from(Group::new(name.clone(), Policy::default())))?;
+        None
+    } else {
+        Some(registry.group_mut(&name)?.clone())
+    };
+    let list = settings.policy_instance_list.as_ref();
+    let list: Option<Vec<_>> =
+        list.map(|names| names.iter().map(|name| InstanceName::from(name.as_str())).collect());
+    for name in list.iter().flatten() {
+        registry.instance_mut(name)?;
+    }
+    let record = registry.group_mut(&name)?;
+    apply_kind(settings.is_container_group, &mut record.group)?;
+    let group = &mut record.group;
+    let policy = &mut group.policy;
+    policy.percentage = settings.policy_instance_percentage.unwrap_or(policy.percentage);
+    policy.minimum = settings.policy_instance_minimum.map_or(policy.minimum, |minimum| minimum as usize);
+    policy.list = list.unwrap_or_else(|| std::mem::take(&mut policy.list));
+    group.max_concurrent_jobs = settings.max_concurrent_jobs.unwrap_or(group.max_concurrent_jobs);
+    group.max_forks = settings.max_forks.unwrap_or(group.max_forks);
+    set(&mut record.cluster, &settings.cluster);
+    set(&mut record.namespace, &settings.namespace);
+    set(&mut record.pod_spec_override, &settings.pod_spec_override);
+    set(&mut record.registry, &settings.registry);
+    check_kind(record).map(|()| former)
+}
+
+fn apply_kind(is_container: Option<bool>, group: &mut Group) -> Result<(), Error> {
+    match (is_container, &group.backing) {
+        (Some(true), Backing::Instances(members)) => {
+            let name = &group.name;
+            if Group::reserved().iter().any(|reserved| reserved.name == *name) {
+                let text = format!(
+                    "the group {name} is reserved, and its jobs run on instances: create another group"
+                );
+                return Err(Error::Conflict(text));
             }
-            (Some(false), Backing::Containers) => group.backing = Backing::Instances(Vec::new()),
-            (None, _) | (Some(true), Backing::Containers) | (Some(false), Backing::Instances(_)) => {}
+            if !members.is_empty() {
+                return Err(Error::Conflict(format!(
+                    "the group {name} has members, and a container group has none: empty its \
+                     policy_instance_list and set its percentage and minimum to 0 first"
+                )));
+            }
+            group.backing = Backing::Containers;
         }
-        Ok(())
+        (Some(false), Backing::Containers) => group.backing = Backing::Instances(Vec::new()),
+        (None, _) | (Some(true), Backing::Containers) | (Some(false), Backing::Instances(_)) => {}
     }
+    Ok(())
 }
 
 /// The settings of one kind of group mean nothing for the other.
@@ -151,17 +145,17 @@ impl Service {
         is_new: bool,
         audit: Audit,
     ) -> Result<GroupReport, OperationRefusal> {
-        let change = GroupChange::new(settings, is_new)?;
-        let name = change.name.to_string();
+        check(&settings)?;
+        let name = settings.name.clone();
         // What speaks against its pods is found on disk, which is not read while the store is locked.
         let mut trial = self.driver.store.registry().await?;
-        change.apply(&mut trial)?;
-        let record = trial.group_mut(&change.name)?.clone();
+        apply(&settings, is_new, &mut trial)?;
+        let record = trial.group_mut(&GroupName::from(name.as_str()))?.clone();
         if record.group.is_container_group() {
             self.driver.check_group(record).await.map_err(bad)?;
         }
-        let apply = move |registry: &mut Registry, _| change.apply(registry);
-        let former = self.driver.store.change_registry(Some(audit), apply).await?;
+        let change = move |registry: &mut Registry, _| apply(&settings, is_new, registry);
+        let former = self.driver.store.change_registry(Some(audit), change).await?;
         if let Some(former) = former {
             self.remove_secret(former, "changed").await?;
         }
