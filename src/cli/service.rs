@@ -10,15 +10,10 @@ use super::exit::{Exit, Failure};
 use crate::join::configuration::{CONF_D, DATA};
 use crate::join::host::{UNIT, USER};
 use crate::join::place::Account;
+use crate::rpc::report::finding::Finding;
 
 /// There where systemd runs as the first process.
 const SYSTEMD: &str = "/run/systemd/system";
-
-/// What a check says.
-pub(super) struct Checked {
-    pub(super) errors: Vec<String>,
-    pub(super) warnings: Vec<String>,
-}
 
 /// The service of this host.
 pub(super) struct Service {
@@ -38,26 +33,23 @@ impl Service {
         self.has_systemd
     }
 
-    /// `meshd check` of the configuration in place, with the rights of the daemon.
+    /// What `meshd check` finds in the configuration in place, with the rights of the daemon.
     ///
     /// # Errors
     /// It cannot be run.
-    pub(super) fn check(&self, account: Option<Account>) -> Result<Checked, Failure> {
+    pub(super) fn check(&self, account: Option<Account>) -> Result<Vec<Finding>, Failure> {
         let program = std::env::current_exe().map_err(|error| unable("meshd check", &error))?;
         let mut command = Command::new(program);
-        command.args([DAEMON_ARGUMENT, "check"]).args(self.is_active.then_some("--running"));
+        command.args([DAEMON_ARGUMENT, "check", "--json"]).args(self.is_active.then_some("--running"));
         command.args(["--config-dir", CONF_D]).env("HOME", DATA);
         if let Some(Account { user, group }) = account {
             command.uid(user).gid(group);
         }
         let ended = command.output().map_err(|error| unable("meshd check", &error))?;
-        let said = [ended.stdout, ended.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let (warnings, others): (Vec<&str>, Vec<&str>) =
-            said.lines().partition(|line| line.starts_with("warning: "));
-        let errors = if ended.status.success() { Vec::new() } else { others };
-        let own = |lines: Vec<&str>| lines.into_iter().map(str::to_owned).collect();
-        Ok(Checked { errors: own(errors), warnings: own(warnings) })
+        serde_json::from_slice(&ended.stdout).map_err(|_| {
+            let said = String::from_utf8_lossy(&ended.stderr);
+            Failure::new(Exit::Failed, format!("meshd check failed: {}", said.trim()))
+        })
     }
 
     /// Starts the service now and at each boot; restarts it if `restarts`. Jobs go on meanwhile.

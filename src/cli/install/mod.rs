@@ -19,6 +19,7 @@ use crate::join::configuration::{CONF_D, NODE_FILE};
 use crate::join::install::Kit;
 use crate::join::place::Tree;
 use crate::join::{JoinError, host};
+use crate::rpc::report::finding::Severity;
 
 /// Arguments of `meshctl install`.
 #[derive(Debug, Args)]
@@ -102,12 +103,14 @@ async fn bring_up(
 ) -> Result<(), Failure> {
     let service = Service::of_this_host();
     host::socket_directory(tree)?;
-    let checked = service.check(host::account("/".as_ref())?)?;
-    outcome.notes.extend(checked.warnings);
-    if !checked.errors.is_empty() {
+    let found = service.check(host::account("/".as_ref())?)?.into_iter();
+    let (errors, warnings): (Vec<_>, Vec<_>) = found.partition(|one| one.severity == Severity::Error);
+    outcome.notes.extend(warnings.iter().map(ToString::to_string));
+    if !errors.is_empty() {
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         outcome.fault = Some(format!(
             "{}\nThe files are in place. Mend this, and run the same command again.",
-            checked.errors.join("\n")
+            errors.join("\n")
         ));
         return Ok(());
     }
