@@ -83,7 +83,6 @@ impl Validity {
     }
 }
 
-/// Arguments of `meshctl cert init`.
 #[derive(Debug, Args)]
 pub(super) struct Init {
     /// Name of the authority
@@ -105,7 +104,6 @@ pub(super) struct Init {
     outkey: PathBuf,
 }
 
-/// Arguments of `meshctl cert makereq`.
 #[derive(Debug, Args)]
 pub(super) struct MakeRequest {
     /// Name in the certificate
@@ -137,7 +135,6 @@ pub(super) struct MakeRequest {
     outkey: Option<PathBuf>,
 }
 
-/// Arguments of `meshctl cert signreq`.
 #[derive(Debug, Args)]
 pub(super) struct SignRequest {
     /// Request file
@@ -159,7 +156,6 @@ pub(super) struct SignRequest {
     verify: bool,
 }
 
-/// Arguments of `meshctl cert show`.
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Certificate files
@@ -167,7 +163,6 @@ pub(super) struct Show {
     files: Vec<PathBuf>,
 }
 
-/// Arguments of `meshctl key generate`.
 #[derive(Debug, Args)]
 pub(super) struct Generate {
     /// Kind of the key; receptor nodes know RSA only

@@ -30,7 +30,6 @@ const VARIABLE: &str = "MESHCTL_COMPLETE";
 const PATIENCE: Duration = Duration::from_secs(1);
 const SOCKET: &str = "--socket";
 
-/// Arguments of `meshctl completion`.
 #[derive(Debug, Args)]
 pub(super) struct Completion {
     /// The shell whose script to print

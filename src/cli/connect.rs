@@ -21,7 +21,6 @@ const CHUNK: usize = 64 << 10;
 /// Ctrl-], as telnet has it: the way out of a raw terminal whose other end hangs.
 const ESCAPE: u8 = 0x1d;
 
-/// Arguments of `meshctl connect`.
 #[derive(Debug, Args)]
 pub(super) struct Connect {
     /// Node to connect to

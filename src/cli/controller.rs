@@ -67,7 +67,6 @@ const POLICIES: &[Column<PolicyReport>] = &[
 /// says everything that is wrong with the configuration.
 pub(crate) type NodeStore = fn(&Path) -> Result<store::Options, String>;
 
-/// Verbs of `meshctl controller`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ControllerVerb {
     /// Show whether it works: its store, its control nodes, whether it is paused
@@ -105,7 +104,6 @@ pub(super) enum ControllerVerb {
     Restore(Restore),
 }
 
-/// Arguments of `meshctl controller restore`.
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     /// The backup
@@ -144,9 +142,6 @@ impl Restore {
 
 impl ControllerVerb {
     /// Asks the node, which `context` finds, or does without it.
-    ///
-    /// # Errors
-    /// Those of the verb.
     pub(super) async fn run(
         self,
         context: impl FnOnce() -> Result<Context, Failure>,

@@ -35,7 +35,6 @@ const COLUMNS: &[Column<GroupReport>] = &[
 const MEMBERS: &[Column<MemberReport>] =
     &[always("MEMBER", |one, _| one.name.clone()), always("BY", |one, _| one.origin.clone())];
 
-/// Verbs of `meshctl group`.
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupVerb {
     /// List them

@@ -57,7 +57,6 @@ const FOUND: &[Column<CandidateReport>] = &[
 const READY: &str = "ready";
 const HOP: &str = "hop";
 
-/// Verbs of `meshctl instance`.
 #[derive(Debug, Subcommand)]
 pub(super) enum InstanceVerb {
     /// List them

@@ -11,14 +11,12 @@ use crate::rpc::CallError;
 use crate::rpc::report::{self, link::LinkTestReport};
 use crate::rpc::request::{LinkTest, MOST_MB, MOST_SECONDS, Request};
 
-/// Subcommands of `meshctl link`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LinkVerb {
     /// Measure the round trip and rate of the link with a neighbour, by bytes that the neighbour throws away
     Test(Test),
 }
 
-/// Arguments of `meshctl link test`.
 #[derive(Debug, Args)]
 pub(super) struct Test {
     /// Neighbour of the node, as meshctl status names it

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::rpc::request::Request;
 
-/// Arguments of `meshctl loglevel`.
 #[derive(Debug, Args)]
 pub(super) struct LogLevel {
     /// error, warning, info, debug or trace, until it is changed again or the node restarts; tells the level if

@@ -18,9 +18,6 @@ impl From<OperationError> for Failure {
 }
 
 /// Asks, and prints the answer as this text.
-///
-/// # Errors
-/// The node cannot be reached or refuses, or standard output cannot be written.
 pub(super) async fn show<A: DeserializeOwned>(
     context: &Context,
     question: Question<A>,
@@ -30,9 +27,6 @@ pub(super) async fn show<A: DeserializeOwned>(
 }
 
 /// Asks for things that are called `what`, and prints them under these columns.
-///
-/// # Errors
-/// As [`show`].
 pub(super) async fn list<A: DeserializeOwned, T>(
     context: &Context,
     question: Question<A>,
@@ -46,9 +40,6 @@ pub(super) async fn list<A: DeserializeOwned, T>(
 }
 
 /// Has something done, and says so in these words.
-///
-/// # Errors
-/// As [`show`].
 pub(super) async fn act<A: DeserializeOwned>(
     context: &Context,
     question: Question<A>,

@@ -40,17 +40,11 @@ impl Output {
     }
 
     /// Prints that something was done.
-    ///
-    /// # Errors
-    /// As [`Self::line`].
     pub(super) fn done(self, text: &str) -> Result<(), Failure> {
         if self.quiet { Ok(()) } else { self.line(text) }
     }
 
     /// Prints a list of things that are called `what`: only their names, the first column, if nothing else is wanted.
-    ///
-    /// # Errors
-    /// As [`Self::line`].
     pub(super) fn list<T>(
         self,
         what: &str,
@@ -98,9 +92,6 @@ impl Output {
     }
 
     /// Prints a value as indented JSON with sorted keys.
-    ///
-    /// # Errors
-    /// As [`Self::line`].
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         let mut sorted = value.clone();
         sorted.sort_all_objects();
@@ -108,9 +99,6 @@ impl Output {
     }
 
     /// Prints a value as JSON on one line, for commands that print many.
-    ///
-    /// # Errors
-    /// As [`Self::line`].
     pub(super) fn value_line(self, value: &Value) -> Result<(), Failure> {
         self.safe_line(&terminal::shown_json(&value.to_string()))
     }
@@ -128,9 +116,6 @@ impl Output {
 
     /// Writes bytes to standard output as they are. Waits without blocking, so that Ctrl-C works while a pager
     /// holds us up.
-    ///
-    /// # Errors
-    /// As [`Self::line`].
     pub(super) async fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = tokio::io::stdout();
         let written = async {
@@ -185,9 +170,6 @@ pub(super) struct ForeignBytes {
 
 impl ForeignBytes {
     /// Writes the next ones.
-    ///
-    /// # Errors
-    /// As [`Output::line`].
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match &mut self.shown {
             None => self.output.bytes(bytes).await,
@@ -196,9 +178,6 @@ impl ForeignBytes {
     }
 
     /// Writes what was held back of the last ones.
-    ///
-    /// # Errors
-    /// As [`Output::line`].
     pub(super) async fn finish(mut self) -> Result<(), Failure> {
         match &mut self.shown {
             None => Ok(()),

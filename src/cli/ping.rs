@@ -13,7 +13,6 @@ use super::{
 };
 use crate::rpc::request::Request;
 
-/// Arguments of `meshctl ping`.
 #[derive(Debug, Args)]
 pub(super) struct Ping {
     /// Node to ping

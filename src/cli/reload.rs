@@ -10,7 +10,6 @@ use super::{
 use crate::rpc::request::Request;
 use crate::rpc::{Client, ErrorCode, ErrorLine};
 
-/// Arguments of `meshctl reload`.
 #[derive(Debug, Args)]
 pub(super) struct Reload {}
 
@@ -28,9 +27,6 @@ impl Reload {
 }
 
 /// Has a node read its configuration again.
-///
-/// # Errors
-/// It cannot be reached, or refuses.
 pub(super) async fn ask(client: &Client) -> Result<(), Failure> {
     judged(&client.command(&Request::Reload).await?)
 }

@@ -34,9 +34,6 @@ impl Service {
     }
 
     /// What `meshd check` finds in the configuration in place, with the rights of the daemon.
-    ///
-    /// # Errors
-    /// It cannot be run.
     pub(super) fn check(&self, account: Option<Account>) -> Result<Vec<Finding>, Failure> {
         let program = std::env::current_exe().map_err(|error| unable("meshd check", &error))?;
         let mut command = Command::new(program);
@@ -53,9 +50,6 @@ impl Service {
     }
 
     /// Starts the service now and at each boot; restarts it if `restarts`. Jobs go on meanwhile.
-    ///
-    /// # Errors
-    /// What systemd says.
     pub(super) fn start(&self, restarts: bool, units: bool, runs_jobs: bool) -> Result<(), Failure> {
         if units {
             systemctl(&["daemon-reload"])?;

@@ -57,9 +57,6 @@ pub(super) struct Target {
 
 impl Target {
     /// The client for the node these options name.
-    ///
-    /// # Errors
-    /// A [`Failure`] that says which sockets were looked for, or what is wrong with the address.
     pub(super) fn client(&self, node_profiles: NodeProfiles, output: Output) -> Result<Client, Failure> {
         let endpoint = match &self.socket {
             Some(text) => text.parse::<Endpoint>().map_err(|error| Failure::usage(error.to_string()))?,
@@ -126,9 +123,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// The first of the places where there is a socket, and whether it is the one that everybody expects: that of meshd, and
 /// there is no other.
-///
-/// # Errors
-/// A [`Failure`] that names them.
 pub(super) fn usual_socket(places: &[&str]) -> Result<(Endpoint, bool), Failure> {
     let there = |path: &&&str| match std::fs::metadata(path) {
         Ok(_) => true,

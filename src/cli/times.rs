@@ -49,9 +49,6 @@ pub(super) fn at(text: &str, now: Timestamp) -> String {
 }
 
 /// A length of time as typed: `60d`, or as in configurations, `1h30m`.
-///
-/// # Errors
-/// For people.
 pub(super) fn length(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|number| number.parse::<u32>().ok());
     match days {
@@ -61,9 +58,6 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
 }
 
 /// A time as typed: how long it is ago, a day, or a time by the clock.
-///
-/// # Errors
-/// For people.
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     moment_before(text, &Zoned::now())
 }

@@ -11,7 +11,6 @@ use super::{
 use crate::rpc::CallError;
 use crate::rpc::request::Request;
 
-/// Arguments of `meshctl traceroute`.
 #[derive(Debug, Args)]
 pub(super) struct Traceroute {
     /// Node to reach

@@ -11,7 +11,6 @@ use crate::rpc::request::Request;
 
 const OURS: &str = env!("CARGO_PKG_VERSION");
 
-/// Arguments of `meshctl version`.
 #[derive(Debug, Args)]
 pub(super) struct Version {}
 

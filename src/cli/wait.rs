@@ -8,9 +8,6 @@ use tokio::time::sleep;
 pub(super) const POLL: Duration = Duration::from_millis(500);
 
 /// Asks until there is an answer.
-///
-/// # Errors
-/// Those of the question.
 pub(super) async fn until<T, E>(
     every: Duration,
     mut ask: impl AsyncFnMut() -> Result<Option<T>, E>,

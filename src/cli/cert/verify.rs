@@ -22,7 +22,6 @@ type Profiles = (Vec<ServerOptions>, Vec<ClientOptions>);
 /// Reads them, which is the daemon's knowledge; on failure says everything that is wrong with the configuration.
 pub(crate) type NodeProfiles = fn(&Path) -> Result<Profiles, String>;
 
-/// Arguments of `meshctl cert verify`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     /// Certificate file, the node's certificate first

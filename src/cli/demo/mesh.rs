@@ -39,9 +39,6 @@ pub(super) struct DemoMesh {
 
 impl DemoMesh {
     /// An empty directory.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub(super) fn new(keep: bool, program: Option<PathBuf>) -> Result<Self, Failure> {
         let has_ansible = ["ansible-runner", "ansible-playbook"].iter().all(|name| is_on_path(name));
         Ok(Self { dir: make_dir()?, nodes: Vec::new(), keep, program, has_ansible })
@@ -56,9 +53,6 @@ impl DemoMesh {
     }
 
     /// Keys, certificates, configurations, the playbooks, and meshctl itself under its name.
-    ///
-    /// # Errors
-    /// The disk refuses.
     pub(super) fn write_files(&self) -> Result<(), Failure> {
         let certificates = make_certificates(&self.dir);
         certificates
@@ -110,9 +104,6 @@ impl DemoMesh {
     }
 
     /// Starts a node and waits until it answers on its socket.
-    ///
-    /// # Errors
-    /// It does not.
     pub(super) async fn start(&mut self, name: &'static str) -> Result<(), Failure> {
         let mut process = match self.program.as_ref().filter(|_| name != "control") {
             Some(program) => Process::new(program),
@@ -168,9 +159,6 @@ impl DemoMesh {
     }
 
     /// A power cut: the node ends at once, with all that its jobs started.
-    ///
-    /// # Errors
-    /// There is no such node.
     pub(super) async fn kill(&mut self, name: &str) -> Result<(), Failure> {
         let at = self.nodes.iter().position(|(node, _)| *node == name);
         let at = at.ok_or_else(|| Failure::new(Exit::Failed, format!("there is no node {name:?}")))?;
@@ -196,9 +184,6 @@ impl DemoMesh {
     }
 
     /// Runs commands in a shell, in our directory, for the control node.
-    ///
-    /// # Errors
-    /// There is no shell.
     pub(super) async fn run_script(
         &self,
         output: Output,

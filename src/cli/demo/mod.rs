@@ -28,7 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the controller may take to find its instances: a Go node tells its work types once a minute.
 const DISCOVERY: Duration = Duration::from_secs(90);
 
-/// Arguments of `meshctl demo`.
 #[derive(Debug, Args)]
 pub(super) struct Demo {
     /// Leave the mesh running, and say how to talk to it and how to stop it

@@ -21,7 +21,6 @@ use crate::join::place::Tree;
 use crate::join::{JoinError, host};
 use crate::rpc::report::finding::Severity;
 
-/// Arguments of `meshctl install`.
 #[derive(Debug, Args)]
 pub(super) struct Install {
     /// File that `meshctl node add` or `meshctl node renew` made on the control node

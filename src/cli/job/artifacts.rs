@@ -28,9 +28,6 @@ pub(super) struct Artifacts {
 
 impl Artifacts {
     /// Makes the directory, for its owner alone, unless it is there. The runner's files may take that many bytes in it.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub(super) fn create(directory: &Path, most: u64) -> Result<Self, Failure> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         let artifacts = Self { directory, left: most, zip: None };

@@ -17,7 +17,6 @@ use crate::rpc::report::controller::{Explained, ExplainedGroup, PlaceHolder, Sil
 /// Jobs of a page while a name is looked for.
 const PAGE: u32 = 1000;
 
-/// Arguments of `meshctl job explain`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExplainFlags {
     /// Its number, or its name: the newest job of that name that has not ended, else the newest

@@ -17,7 +17,6 @@ use crate::controller::header::{Header, Pull};
 /// Letters of a name that nobody chose.
 const LONGEST_TITLE: usize = 100;
 
-/// Arguments of `meshctl job run`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RunFlags {
     /// Playbook to run; or the directory of -p and -m: with project/ in it a runner's, else the project itself [default: .]
@@ -78,9 +77,6 @@ pub(in crate::cli) struct RunFlags {
 impl RunFlags {
     /// A playbook in the place of the directory is the playbook, and this directory the project, as for
     /// ansible-playbook; where it lies elsewhere, its own directory is.
-    ///
-    /// # Errors
-    /// It is not said what to run.
     pub(super) fn settle(&mut self) -> Result<(), Failure> {
         if self.ansible.step {
             let text = "--step asks before each task, and nobody can answer a job: use --start-at-task, --tags or --check";
@@ -205,9 +201,6 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// A label as typed.
-///
-/// # Errors
-/// For people.
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))

@@ -63,9 +63,6 @@ impl OutputOf {
     }
 
     /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// The node refuses, or stays away.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         loop {
             if self.connection.is_none() {
@@ -115,26 +112,17 @@ impl OutputOf {
 }
 
 /// Whether a job has ended.
-///
-/// # Errors
-/// There is none of that number, or the node stays away.
 pub(super) async fn has_ended(context: &Context, id: JobId) -> Result<bool, Failure> {
     let get = operation::get_job(ById { id });
     Ok(is_final(&ask(&context.client, context.output, &get).await?.report.job))
 }
 
 /// Requests a cancel, again and again while the node or its store is away.
-///
-/// # Errors
-/// It is refused, or the node stays away.
 pub(super) async fn cancel(context: &Context, id: JobId) -> Result<(), Failure> {
     ask(&context.client, context.output, &operation::cancel_job(ById { id })).await.map(drop)
 }
 
 /// A job once it has ended.
-///
-/// # Errors
-/// There is none of that number, or the node stays away.
 pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Answered<JobDetail>, Failure> {
     let get = operation::get_job(ById { id });
     until(POLL, async || {

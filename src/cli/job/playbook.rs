@@ -78,9 +78,6 @@ impl Playbook {
     }
 
     /// The text that the next bytes bring.
-    ///
-    /// # Errors
-    /// The artifacts cannot be written.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<String, Failure> {
         let mut text = String::new();
         while let Some(piece) = self.scanner.next(&mut bytes) {
@@ -120,9 +117,6 @@ impl Playbook {
     }
 
     /// What is left to say of a job that has ended: a recap, if its playbook printed none. Modules have none.
-    ///
-    /// # Errors
-    /// As [`Self::push`].
     pub(super) fn finish(&mut self, detail: &JobDetail) -> Result<String, Failure> {
         if let Some(artifacts) = &self.artifacts {
             artifacts.finish(&detail.job)?;

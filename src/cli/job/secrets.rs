@@ -14,9 +14,6 @@ use crate::cli::output::interrupted;
 
 impl Typed {
     /// Asks for what the flags want, as ansible does: no answer to the second question is the first answer.
-    ///
-    /// # Errors
-    /// We were interrupted, or nothing could be read.
     pub(super) async fn ask(flags: &RunFlags) -> Result<Self, Failure> {
         let mut typed = Self::default();
         let ansible = &flags.ansible;

@@ -33,9 +33,6 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Packs a job. Blocks on the disk; needs room for its zip where temporary files are.
-    ///
-    /// # Errors
-    /// A file cannot be read, or the zip not be written.
     pub(super) fn new(header: &Header, kwargs: &Map<String, Value>, tree: &Tree) -> io::Result<Self> {
         let mut zip = write_zip(tree, nameless_file()?)?;
         let size = zip.seek(SeekFrom::End(0))?;
@@ -76,9 +73,6 @@ impl AsyncRead for Stream {
 }
 
 /// A file that only we can open, and that is gone when we are.
-///
-/// # Errors
-/// The directory of temporary files takes none.
 pub(super) fn nameless_file() -> io::Result<File> {
     let name = format!(".meshctl-{:016x}", rand::random::<u64>());
     let path = std::env::temp_dir().join(name);

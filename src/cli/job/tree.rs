@@ -101,9 +101,6 @@ impl Tree {
     }
 
     /// Adds one thing, without what is in it. Returns its kind if it can be packed.
-    ///
-    /// # Errors
-    /// As [`Self::add_directory`].
     pub(super) fn add(&mut self, path: &Path, name: &str) -> Result<Option<FileType>, Failure> {
         let facts = fs::symlink_metadata(path).map_err(|error| unreadable(path, &error))?;
         let kind = facts.file_type();

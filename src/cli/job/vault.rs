@@ -52,9 +52,6 @@ fn labelled(text: &str) -> (String, PasswordSource) {
 }
 
 /// The password in a file, or what the program prints.
-///
-/// # Errors
-/// It cannot be read, or the program fails.
 pub(super) fn password(path: &Path, label: &str) -> Result<Vec<u8>, Failure> {
     use std::os::unix::fs::PermissionsExt;
     let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;

@@ -26,7 +26,6 @@ use crate::rpc::report::controller::{JobDetail, Jobs};
 /// Bytes of events that are read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Verbs of `meshctl job`.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum JobVerb {
     /// Run a playbook or a module on a node that the controller chooses, and print what it does
@@ -92,7 +91,6 @@ pub(in crate::cli) struct Several {
     ids: Vec<JobId>,
 }
 
-/// Arguments of `meshctl job submit`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SubmitFlags {
     /// The stream [default: standard input]
@@ -120,7 +118,6 @@ pub(in crate::cli) struct JobList {
     layout: Layout,
 }
 
-/// Arguments of `meshctl job output`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct OutputFlags {
     #[command(flatten)]
@@ -136,7 +133,6 @@ pub(in crate::cli) struct OutputFlags {
     text: bool,
 }
 
-/// Arguments of `meshctl job events`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct EventFlags {
     #[command(flatten)]

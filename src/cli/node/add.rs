@@ -22,7 +22,6 @@ use crate::join::place::Tree;
 use crate::join::record::{NodeRole, address};
 use crate::rpc::operation::{self, ByName, NewInstance, OperationCode};
 
-/// Arguments of `meshctl node add`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Add {
     /// ID of the new node, as a rule the name of its host
@@ -59,18 +58,12 @@ pub(in crate::cli) struct Places {
 
 impl Places {
     /// The node of this host, and the files of the host.
-    ///
-    /// # Errors
-    /// There is no configuration, or it cannot be read.
     pub(super) fn open(&self) -> Result<(OwnNode, Tree), JoinError> {
         let root = Path::new("/");
         Ok((OwnNode::read(&self.config)?, Tree::new(root, host::account(root)?)))
     }
 
     /// The authority that is there.
-    ///
-    /// # Errors
-    /// There is none, or it cannot be read.
     pub(super) fn authority(&self) -> Result<Authority, JoinError> {
         Authority::open(&self.ca)?.ok_or_else(|| JoinError::NoAuthority(self.ca.clone()))
     }

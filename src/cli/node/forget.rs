@@ -7,7 +7,6 @@ use crate::cli::completion::nodes;
 use crate::cli::exit::{Exit, Failure};
 use crate::rpc::request::Request;
 
-/// Arguments of `meshctl node forget`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Forget {
     /// Node to forget

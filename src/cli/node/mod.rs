@@ -14,7 +14,6 @@ use super::{Context, reload};
 use crate::join::host;
 use crate::join::place::Tree;
 
-/// Subcommands of `meshctl node`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
     /// Make a bundle with which another host joins the mesh: certificate, keys and configuration
@@ -29,9 +28,6 @@ pub(super) enum Node {
 
 impl Node {
     /// Asks the node of this host, which `context` finds, or does without it.
-    ///
-    /// # Errors
-    /// Those of the verb.
     pub(super) async fn run(
         self,
         context: impl Fn() -> Result<Context, Failure>,
@@ -47,9 +43,6 @@ impl Node {
 }
 
 /// Has the node of this host take over what changed, and says how: it reads its configuration again, or is started.
-///
-/// # Errors
-/// It refuses.
 async fn take_over(context: Result<Context, Failure>, tree: &Tree) -> Result<&'static str, Failure> {
     let service = Service::of_this_host();
     // Only a start applies it.

@@ -15,7 +15,6 @@ use crate::join::JoinError;
 use crate::join::admit::exclude;
 use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
 
-/// Arguments of `meshctl node remove`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Remove {
     /// ID of the node

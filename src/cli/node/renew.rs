@@ -20,7 +20,6 @@ use crate::join::admit::{pack, renew_own};
 use crate::join::authority::Authority;
 use crate::join::record::Record;
 
-/// Arguments of `meshctl node renew`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Renew {
     /// ID of the node

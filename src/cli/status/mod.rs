@@ -17,7 +17,6 @@ use crate::rpc::report::{self, node::NodeReport};
 use crate::rpc::request::Request;
 use tables::render;
 
-/// Arguments of `meshctl status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     /// Show each link to a neighbour with its round trip, queue and traffic instead

@@ -9,7 +9,6 @@ use crate::cli::{
 };
 use crate::rpc::request::{AdoptRequest, Request, WorkRequest};
 
-/// Arguments of `meshctl work adopt`.
 #[derive(Debug, Args)]
 pub(crate) struct Adopt {
     /// Node that runs the job

@@ -10,7 +10,6 @@ use crate::cli::{
 use crate::rpc::CallError;
 use crate::rpc::request::WorkRequest;
 
-/// Arguments of `meshctl work cancel`.
 #[derive(Debug, Args)]
 pub(crate) struct Cancel {
     /// Unit IDs

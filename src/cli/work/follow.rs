@@ -14,9 +14,6 @@ use crate::rpc::{CallError, FollowEvent, FollowedOutput, UnitReport, UnitState};
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.
-///
-/// # Errors
-/// A [`Failure`] if we were interrupted, nobody reads us, or the node stayed away.
 pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<Exit, Failure> {
     let mut stream = context.client.results(unit, start).await.map_err(|error| of_unit(error, context))?;
     let copied = {

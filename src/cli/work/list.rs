@@ -13,7 +13,6 @@ use crate::cli::{
 };
 use crate::rpc::request::{Request, WorkRequest};
 
-/// Arguments of `meshctl work list`.
 #[derive(Debug, Args)]
 pub(crate) struct List {
     /// Node whose units to list [default: the local one]

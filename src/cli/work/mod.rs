@@ -19,7 +19,6 @@ use super::{
     exit::{Exit, Failure},
 };
 
-/// Verbs of `meshctl work`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Work {
     /// Submit a job

@@ -10,9 +10,6 @@ const RESERVED: [&str; 4] = ["command", "subcommand", "node", "worktype"];
 
 /// Builds the parameters from `key=value` texts and trailing words, which become the end of the one called `params`.
 /// The last of several values for a key counts.
-///
-/// # Errors
-/// A usage [`Failure`] that names the parameter.
 pub(super) fn collect(
     texts: &[String],
     words: &[String],

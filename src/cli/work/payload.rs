@@ -33,9 +33,6 @@ impl Payload {
     }
 
     /// A file, opened before anything is submitted.
-    ///
-    /// # Errors
-    /// A [`Failure`] that names the file.
     pub(in crate::cli) async fn file(path: &str) -> Result<Self, Failure> {
         let failed =
             |error| Failure::new(Exit::Failed, format!("cannot read payload file {path:?}: {error}"));

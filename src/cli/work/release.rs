@@ -9,7 +9,6 @@ use crate::cli::{
 };
 use crate::rpc::request::{Request, WorkRequest};
 
-/// Arguments of `meshctl work release`.
 #[derive(Debug, Args)]
 pub(crate) struct Release {
     /// Unit IDs

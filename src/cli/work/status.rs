@@ -12,7 +12,6 @@ use crate::cli::{
 use crate::rpc::CallError;
 use crate::rpc::request::{Request, WorkRequest};
 
-/// Arguments of `meshctl work status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Unit IDs

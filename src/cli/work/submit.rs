@@ -16,7 +16,6 @@ use crate::cli::{
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, PendingUnit, Submitted};
 
-/// Arguments of `meshctl work submit`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("input").required(true).args(["payload", "payload_literal", "no_payload"]))]
 pub(crate) struct Submit {
@@ -140,9 +139,6 @@ pub(in crate::cli) enum Unsent {
 }
 
 /// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
-///
-/// # Errors
-/// [`Unsent`]
 pub(in crate::cli) async fn send(
     mut submission: PendingUnit,
     payload: Payload,

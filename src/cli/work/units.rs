@@ -31,17 +31,11 @@ pub(crate) const COLUMNS: &[Column<ListedUnit>] = &[
 ];
 
 /// The units of an answer.
-///
-/// # Errors
-/// [`CallError::Protocol`] if a status is none.
 pub(crate) fn read(answer: &Value) -> Result<Vec<ListedUnit>, CallError> {
     ids(answer).into_iter().map(|id| Ok((id.clone(), UnitReport::from_answer(&answer[&id])?))).collect()
 }
 
 /// Asks for a unit's end and returns what the node says it did, such as `released` or `cancel pending`.
-///
-/// # Errors
-/// As [`Client::command`].
 pub(crate) async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
     let answer = client.long_command(&Request::Work(request)).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
@@ -71,9 +65,6 @@ impl Outcomes {
     }
 
     /// Prints all of them; failed if any failed.
-    ///
-    /// # Errors
-    /// If the output cannot be written.
     pub(crate) fn print(self, context: &Context) -> Result<Exit, Failure> {
         let mut exit = Exit::Success;
         let mut members = Map::new();
