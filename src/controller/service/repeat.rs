@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{follow_in_any_case, most_pending, submission};
+use super::{STORE_RETRY, follow_in_any_case, most_pending, submission};
 use crate::controller::core::JobId;
 use crate::controller::driver::{JobDriver, parsed};
 use crate::controller::peer::PeerStream;
@@ -129,10 +129,19 @@ impl Repeat {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
         }
         let asked = Asked { forks: Some(former.row.forks), run: former.row.terms.run.clone() };
-        let entering = driver.entering.clone().read_owned().await;
         let mut submission = submission(driver, unit, &header, &asked, &audit.who);
         submission.terms.limit = limit;
-        let job = driver.store.submit_for(audit, submission, most_pending(driver)).await?;
+        // It may be stored though the answer was lost: the unit tells, and it is asked for until that is known.
+        let (entering, job) = loop {
+            let entering = driver.entering.clone().read_owned().await;
+            let stored =
+                driver.store.submit_for(audit.clone(), submission.clone(), most_pending(driver)).await;
+            match stored {
+                Err(Error::Away(_)) => drop(entering),
+                stored => break (entering, stored?),
+            }
+            tokio::time::sleep(STORE_RETRY).await;
+        };
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;

@@ -93,8 +93,11 @@ impl Store {
         max_pending: u64,
     ) -> Result<Submitted, Error> {
         self.write(move |sql| {
-            audit.clone().insert(sql)?;
-            submit(sql, &submission, max_pending)
+            let submitted = submit(sql, &submission, max_pending)?;
+            if matches!(submitted, Submitted::New(_)) {
+                audit.clone().insert(sql)?;
+            }
+            Ok(submitted)
         })
         .await
     }

@@ -5,6 +5,7 @@ use crate::controller::core::{AttemptNo, ChildId, QueuePlace};
 use crate::controller::stream::RunSummary;
 
 both![
+    what_is_asked_for_again_as_its_answer_was_lost_is_one_job_and_one_row_of_the_audit,
     a_job_is_submitted_once,
     a_submission_that_cannot_be_is_refused_and_leaves_nothing,
     a_job_is_placed_runs_and_ends,
@@ -19,6 +20,16 @@ both![
     a_pass_is_bounded_and_says_that_there_is_more,
     what_has_ended_is_deleted_in_time,
 ];
+
+async fn what_is_asked_for_again_as_its_answer_was_lost_is_one_job_and_one_row_of_the_audit(site: Site) {
+    let (store, _) = site.ready().await;
+    let before = store.audit(100).await.unwrap().len();
+    let again = async || store.submit_for(audit("job.rerun"), submission("u1"), 9).await.unwrap();
+    let first = again().await;
+    assert!(matches!(first, Submitted::New(_)));
+    assert_eq!(again().await, Submitted::Known(first.id()));
+    assert_eq!(store.audit(100).await.unwrap().len(), before + 1);
+}
 
 async fn a_job_is_submitted_once(site: Site) {
     let (store, _) = site.ready().await;
