@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use super::core::{
-    Explanation, Group, GroupAnswer, Instance, InstanceLoad, JobKind, Progress, Size, Time, Why, readable,
-    unfit, unusable,
+    Group, Instance, InstanceLoad, JobKind, Progress, Silence, Size, Time, Why, readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
     Clock, ExplainedJob, GroupRecord, InstanceRecord, JobDetail, JobRow, Kept, Overview, RecapPage,
 };
 use crate::rpc::report::controller::{
-    AttemptReport, CandidateReport, CheckReport, ClockReport, Explained, ExplainedGroup, ExplainedInstance,
-    GroupReport, HostCounts, HostReport, Hosts, InstanceReport, JobReport, MemberReport, PlaceHolder,
-    QueuePlace, SilentNode,
+    AttemptReport, CandidateReport, CheckReport, ClockReport, Explained, GroupReport, HostCounts, HostReport,
+    Hosts, InstanceReport, JobReport, MemberReport, SilentNode,
 };
 use crate::rpc::report::{self, Lenient};
 
@@ -215,62 +213,28 @@ impl From<&Clock> for ClockReport {
 /// Why a job does not run; `pod` is what its pod waits for.
 pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Explained {
     let ExplainedJob { job, waits, silence } = explained;
-    let Explanation { mut summary, checks, groups, queue } = waits.unwrap_or_else(|| Explanation {
-        summary: job.explanation,
-        checks: Vec::new(),
-        groups: Vec::new(),
-        queue: None,
-    });
-    if let Some(detail) = pod {
-        summary = format!("{summary}: {detail}");
-    }
-    let checks = checks.into_iter().map(|one| (one.check, one.ok, one.detail));
-    let checks = checks.chain([("store", true, String::new())]);
-    let checks = checks.map(|(check, ok, detail)| CheckReport { check: check.to_owned(), ok, detail });
-    Explained {
+    let mut told = waits.unwrap_or_else(|| Explained {
         id: job.id.0,
         state: Lenient::Known(job.state),
-        summary,
-        checks: checks.collect(),
-        groups: groups.into_iter().map(ExplainedGroup::from).collect(),
-        queue: queue.map(|queue| QueuePlace { place: queue.place, of: queue.of }),
-        silent: silence.map(|silence| SilentNode {
+        summary: job.explanation,
+        ..Explained::default()
+    });
+    if let Some(detail) = pod {
+        told.summary = format!("{}: {detail}", told.summary);
+    }
+    told.checks.push(CheckReport { check: "store".to_owned(), ok: true, detail: String::new() });
+    told.silent = silence.map(SilentNode::from);
+    told
+}
+
+impl From<Silence> for SilentNode {
+    fn from(silence: Silence) -> Self {
+        Self {
             node: silence.node.to_string(),
             attempt: silence.attempt.0,
             since: shown(silence.since),
             lost_at: rfc3339(silence.lost_at),
             lost: silence.is_lost,
-        }),
-    }
-}
-
-impl From<GroupAnswer> for ExplainedGroup {
-    fn from(group: GroupAnswer) -> Self {
-        let instances = group.instances.into_iter().map(|one| ExplainedInstance {
-            name: one.name.to_string(),
-            ok: one.why.is_none(),
-            why: code(one.why),
-            needs: one.needs,
-            remaining: one.remaining,
-            capacity: one.capacity,
-            jobs_running: one.jobs,
-        });
-        let held_by = group.held_by.into_iter().map(|held| PlaceHolder {
-            job: held.job.0,
-            node: held.node.map(|node| node.to_string()),
-            impact: held.impact,
-        });
-        Self {
-            name: group.name.to_string(),
-            level: group.level.name().to_owned(),
-            ok: group.why.is_none(),
-            why: code(group.why),
-            jobs_running: group.load.jobs,
-            max_concurrent_jobs: group.max_concurrent_jobs,
-            forks_running: group.load.forks,
-            max_forks: group.max_forks,
-            held_by: held_by.collect(),
-            instances: instances.collect(),
         }
     }
 }

@@ -6,99 +6,21 @@
 use super::fit::{Candidate, Why, unfit};
 use super::group::{Group, Level};
 use super::impact::{CONTROL_IMPACT, Class};
-use super::load::{Claim, GroupLoad};
-use super::names::{GroupName, InstanceName, JobId};
+use super::load::Claim;
+use super::names::{GroupName, InstanceName};
 use super::pass::{Room, Scene};
 use super::queue::{Decision, PendingJob, Waiting};
+use super::state::JobState;
+use crate::rpc::report::Lenient;
+use crate::rpc::report::controller::{
+    CheckReport, Explained, ExplainedGroup, ExplainedInstance, PlaceHolder, QueuePlace,
+};
 
 /// Jobs that are named of those that hold the places of a group.
 const HOLDERS: usize = 20;
 
-/// Why a job does not run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explanation {
-    /// A summary in one line.
-    pub summary: String,
-    /// The checks that come before capacity. The caller adds those that only it can make, such as the
-    /// store's.
-    pub checks: Vec<Check>,
-    /// The groups, in the order in which they are tried.
-    pub groups: Vec<GroupAnswer>,
-    /// Its place among the jobs that wait for room where it does; `None` if it waits for something else.
-    pub queue: Option<QueuePlace>,
-}
-
-/// A place in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueuePlace {
-    /// From 1 on.
-    pub place: usize,
-    /// Of that many jobs.
-    pub of: usize,
-}
-
-/// One condition that does not depend on capacity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
-    /// `dependencies`, `exclusive`, `attempt`, `owner`, `payload` or `paused`.
-    pub check: &'static str,
-    /// Whether the condition holds.
-    pub ok: bool,
-    /// Why it does not hold.
-    pub detail: String,
-}
-
-/// Whether a group takes the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupAnswer {
-    /// Its name.
-    pub name: GroupName,
-    /// The level at which it was named in the launch.
-    pub level: Level,
-    /// Why the group does not take the job; `None` if it does.
-    pub why: Option<Why>,
-    /// What was placed through it, and the most that may be; 0 is no limit.
-    pub load: GroupLoad,
-    /// The most jobs.
-    pub max_concurrent_jobs: u32,
-    /// The most forks.
-    pub max_forks: u32,
-    /// If the job lacks room there: who has it, the oldest [`HOLDERS`] of them.
-    pub held_by: Vec<HeldBy>,
-    /// Its members.
-    pub instances: Vec<InstanceAnswer>,
-}
-
-/// A job that has a place for which another one waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldBy {
-    /// Its number.
-    pub job: JobId,
-    /// The instance that runs it; `None` in a container group.
-    pub node: Option<InstanceName>,
-    /// What it takes.
-    pub impact: u32,
-}
-
-/// Whether a member takes the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstanceAnswer {
-    /// Its name.
-    pub name: InstanceName,
-    /// Why it does not take the job; `None` if it does.
-    pub why: Option<Why>,
-    /// The capacity that the job would need on it.
-    pub needs: u32,
-    /// The capacity that it has left.
-    pub remaining: u32,
-    /// Its capacity.
-    pub capacity: u32,
-    /// Attempts that run on it.
-    pub jobs: u32,
-}
-
-/// Explains a pending job; `pending` are all of them.
-pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> Explanation {
+/// Explains a pending job; `pending` are all of them. The caller adds what only it can know.
+pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> Explained {
     let mut room = Room::new(scene);
     let checks = checks(&mut room, scene, job);
     let groups = match job.kind.class() {
@@ -119,7 +41,8 @@ pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> E
             waiting.to_string()
         }
     };
-    Explanation { summary, checks, groups, queue }
+    let (id, state) = (job.id.0, Lenient::Known(JobState::Pending));
+    Explained { id, state, summary, checks, groups, queue, silent: None }
 }
 
 /// Its place among the jobs that nothing but room keeps from where it could run.
@@ -136,9 +59,9 @@ fn place(room: &Room<'_>, pending: &[PendingJob], job: &PendingJob) -> QueuePlac
     QueuePlace { place: before + 1, of: others.len() + 1 }
 }
 
-fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<Check> {
-    let check = |check, failed: Option<Waiting>| Check {
-        check,
+fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<CheckReport> {
+    let check = |check: &str, failed: Option<Waiting>| CheckReport {
+        check: check.to_owned(),
         ok: failed.is_none(),
         detail: failed.map(|waiting| waiting.to_string()).unwrap_or_default(),
     };
@@ -168,33 +91,34 @@ fn group(
     job: &PendingJob,
     name: &GroupName,
     level: Level,
-) -> GroupAnswer {
-    let mut answer = GroupAnswer {
-        name: name.clone(),
-        level,
-        why: Some(Why::GroupEmpty),
-        load: GroupLoad::default(),
-        max_concurrent_jobs: 0,
-        max_forks: 0,
-        held_by: Vec::new(),
-        instances: Vec::new(),
+) -> ExplainedGroup {
+    let mut answer = ExplainedGroup {
+        name: name.to_string(),
+        level: level.name().to_owned(),
+        why: code(Some(Why::GroupEmpty)),
+        ..ExplainedGroup::default()
     };
     let Some(at) = scene.groups.iter().position(|group| group.name == *name) else { return answer };
-    let limits = &scene.groups[at];
-    (answer.max_concurrent_jobs, answer.max_forks) = (limits.max_concurrent_jobs, limits.max_forks);
-    answer.load = room.loads.groups[at];
+    let (limits, load) = (&scene.groups[at], room.loads.groups[at]);
+    (answer.jobs_running, answer.max_concurrent_jobs) = (load.jobs, limits.max_concurrent_jobs);
+    (answer.forks_running, answer.max_forks) = (load.forks, limits.max_forks);
     if let Ok(owner) = room.likely_owner(&job.holders, 0) {
         answer.instances = members(room, scene, job, at, owner);
     }
-    answer.why = room.group_refusal(&job.holders, name, job.impact);
-    if let Some(why) = answer.why.filter(|why| why.is_room()) {
+    let why = room.group_refusal(&job.holders, name, job.impact);
+    if let Some(why) = why.filter(|why| why.is_room()) {
         answer.held_by = held_by(scene, limits, why);
     }
+    (answer.ok, answer.why) = (why.is_none(), code(why));
     answer
 }
 
-/// Who has the room that a job lacks in a group.
-fn held_by(scene: &Scene<'_>, group: &Group, why: Why) -> Vec<HeldBy> {
+fn code(why: Option<Why>) -> Option<String> {
+    why.map(|why| why.code().to_owned())
+}
+
+/// Who has the room that a job lacks in a group, the oldest [`HOLDERS`] of them.
+fn held_by(scene: &Scene<'_>, group: &Group, why: Why) -> Vec<PlaceHolder> {
     let is_there = |claim: &&Claim| {
         if why == Why::Capacity {
             claim.execution_node.as_ref().is_some_and(|node| group.has_member(node))
@@ -202,8 +126,11 @@ fn held_by(scene: &Scene<'_>, group: &Group, why: Why) -> Vec<HeldBy> {
             claim.group.as_ref() == Some(&group.name)
         }
     };
-    let held =
-        |claim: &Claim| HeldBy { job: claim.job, node: claim.execution_node.clone(), impact: claim.impact };
+    let held = |claim: &Claim| PlaceHolder {
+        job: claim.job.0,
+        node: claim.execution_node.as_ref().map(ToString::to_string),
+        impact: claim.impact,
+    };
     scene.claims.iter().filter(is_there).take(HOLDERS).map(held).collect()
 }
 
@@ -213,7 +140,7 @@ fn members(
     job: &PendingJob,
     group: usize,
     owner: usize,
-) -> Vec<InstanceAnswer> {
+) -> Vec<ExplainedInstance> {
     let is_member = |name: &InstanceName| scene.groups[group].has_member(name);
     let members = scene.instances.iter().enumerate().filter(|(_, instance)| is_member(&instance.name));
     members
@@ -223,13 +150,15 @@ fn members(
             let needs = Candidate { node, owns }.need(job.impact);
             let load = &room.loads.instances[node];
             let full = (load.remaining() < needs && !load.is_idle()).then_some(Why::Capacity);
-            InstanceAnswer {
-                name: instance.name.clone(),
-                why: unfit(owner, instance, scene.require_tls, scene.now).or(full),
+            let why = unfit(owner, instance, scene.require_tls, scene.now).or(full);
+            ExplainedInstance {
+                name: instance.name.to_string(),
+                ok: why.is_none(),
+                why: code(why),
                 needs,
                 remaining: load.remaining(),
                 capacity: load.capacity,
-                jobs: load.jobs,
+                jobs_running: load.jobs,
             }
         })
         .collect()

@@ -38,7 +38,7 @@ pub use self::attempt::{Attempt, ChildId, Duty, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
 pub use self::clock::{ClockRecord, Doubt};
 pub use self::driven::Driven;
-pub use self::explain::{Check, Explanation, GroupAnswer, HeldBy, InstanceAnswer, QueuePlace, explain};
+pub use self::explain::explain;
 pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
@@ -48,7 +48,7 @@ pub use self::instance::{
 };
 pub use self::job::{Job, OnLoss, QuotaWait, Refused, Retry};
 pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};
-pub use self::load::{Claim, GroupCapacity, GroupLoad, InstanceLoad, Loads};
+pub use self::load::{Claim, GroupCapacity, InstanceLoad, Loads};
 pub use self::loss::{Patience, Silence, heir, is_newly_lost, lost_attempts, silence};
 pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 pub use self::pass::{Scene, pass};

@@ -8,10 +8,11 @@ use super::registry::{self, Registry};
 use super::sql::Sql;
 use super::{Store, clock, owners};
 use crate::controller::core::{
-    Claim, Explanation, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
-    PendingJob, Scene, Silence, Time, explain, silence,
+    Claim, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience, PendingJob,
+    Scene, Silence, Time, explain, silence,
 };
 use crate::controller::store::sql::values;
+use crate::rpc::report::controller::Explained;
 
 /// Everything that placement depends on.
 #[derive(Debug)]
@@ -124,7 +125,7 @@ pub struct ExplainedJob {
     /// The job.
     pub job: Job,
     /// Why it is pending, if it is.
-    pub waits: Option<Explanation>,
+    pub waits: Option<Explained>,
     /// The instance on which it runs, or may still run, does not answer.
     pub silence: Option<Silence>,
 }

@@ -1,9 +1,10 @@
 //! Explanations of why a pending job does not run.
 
 use super::*;
+use crate::rpc::report::controller::{CheckReport, Explained, ExplainedInstance, PlaceHolder, QueuePlace};
 
 /// The explanation of a job beside which no other one is pending.
-fn alone(scene: &Scene<'_>, job: &PendingJob) -> Explanation {
+fn alone(scene: &Scene<'_>, job: &PendingJob) -> Explained {
     explain(scene, std::slice::from_ref(job), job)
 }
 
@@ -17,19 +18,20 @@ fn the_documented_example() {
     assert!(told.checks.iter().all(|check| check.ok && check.detail.is_empty()), "{:?}", told.checks);
     let [east] = &told.groups[..] else { panic!("{:?}", told.groups) };
     assert_eq!(
-        (east.name.as_str(), east.level.name(), east.why.map(Why::code)),
+        (east.name.as_str(), east.level.as_str(), east.why.as_deref()),
         ("east", "template", Some("capacity"))
     );
-    let e1 = InstanceAnswer {
+    let e1 = ExplainedInstance {
         name: "e1".into(),
-        why: Some(Why::Capacity),
+        ok: false,
+        why: Some("capacity".into()),
         needs: 21,
         remaining: 9,
         capacity: 30,
-        jobs: 1,
+        jobs_running: 1,
     };
     assert_eq!(east.instances, [e1]);
-    assert_eq!(east.held_by, [HeldBy { job: JobId(1), node: Some("e1".into()), impact: 21 }]);
+    assert_eq!(east.held_by, [PlaceHolder { job: 1, node: Some("e1".into()), impact: 21 }]);
     assert_eq!(told.queue, Some(QueuePlace { place: 1, of: 1 }));
 }
 
@@ -49,7 +51,7 @@ fn every_failed_check_is_named_with_its_reason() {
     };
     let told = alone(&all, &job);
     let failed: Vec<_> =
-        told.checks.iter().filter(|check| !check.ok).map(|check| (check.check, &*check.detail)).collect();
+        told.checks.iter().filter(|check| !check.ok).map(|check| (&*check.check, &*check.detail)).collect();
     let lost = "attempt 1 on e9 is lost and may still run: waiting until it is known to have ended";
     let expected = [
         ("dependencies", "waiting for job 3"),
@@ -74,7 +76,7 @@ fn each_member_is_explained() {
     let rows: Vec<_> = told.groups[0]
         .instances
         .iter()
-        .map(|i| (i.name.as_str(), i.why.map(Why::code), i.needs, i.remaining))
+        .map(|i| (i.name.as_str(), i.why.as_deref(), i.needs, i.remaining))
         .collect();
     let expected =
         [("h1", Some("capacity"), 6, 4), ("e1", Some("disabled"), 5, 0), ("e2", Some("unreachable"), 5, 30)];
@@ -88,7 +90,7 @@ fn a_job_of_class_control_needs_its_owner_s_capacity() {
     let told = alone(&scene(&instances, &groups, &[]), &job);
     let failed: Vec<_> = told.checks.iter().filter(|check| !check.ok).collect();
     let full = "waiting for capacity of a control node";
-    assert_eq!(failed, [&Check { check: "owner", ok: false, detail: full.into() }]);
+    assert_eq!(failed, [&CheckReport { check: "owner".into(), ok: false, detail: full.into() }]);
     assert_eq!(told.summary, full);
 }
 
@@ -113,10 +115,14 @@ fn no_group_takes_a_job_that_no_control_node_can_own() {
     for (owner, why, check, words) in rows {
         let instances = [owner, execution("e1", 30)];
         let told = alone(&scene(&instances, &groups, &[]), &pending(42, 5, &["g"]));
-        let failed: Vec<_> =
-            told.checks.iter().filter(|check| !check.ok).map(|check| (check.check, &*check.detail)).collect();
+        let failed: Vec<_> = told
+            .checks
+            .iter()
+            .filter(|check| !check.ok)
+            .map(|check| (&*check.check, &*check.detail))
+            .collect();
         assert_eq!((&*told.summary, &failed[..]), (&*words, &[(check, &*words)][..]));
-        assert_eq!(told.groups[0].why.map(Why::code), Some(why), "{words}");
+        assert_eq!(told.groups[0].why.as_deref(), Some(why), "{words}");
     }
 }
 
@@ -137,18 +143,18 @@ fn a_full_group_names_who_holds_its_places() {
     let groups = [group("controlplane", &["c1"]), all("east"), patch];
     let claims =
         [claim(1, "c1", "e1", "patch", 5), claim(2, "c1", "e1", "east", 5), claim(3, "c1", "e2", "patch", 7)];
-    let held = |job, node: &str, impact| HeldBy { job: JobId(job), node: Some(node.into()), impact };
+    let held = |job, node: &str, impact| PlaceHolder { job, node: Some(node.into()), impact };
     let told = alone(&scene(&instances, &groups, &claims), &pending(42, 2, &["patch"]));
     let patch = &told.groups[0];
-    assert_eq!(patch.why, Some(Why::GroupJobs));
+    assert_eq!(patch.why.as_deref(), Some("group_jobs"));
     assert_eq!(patch.held_by, [held(1, "e1", 5), held(3, "e2", 7)], "job 2 came by another group");
-    assert_eq!((patch.load.jobs, patch.max_concurrent_jobs), (2, 2));
-    assert_eq!((patch.load.forks, patch.max_forks), (12, 40));
+    assert_eq!((patch.jobs_running, patch.max_concurrent_jobs), (2, 2));
+    assert_eq!((patch.forks_running, patch.max_forks), (12, 40));
     let told = alone(&scene(&instances, &groups, &claims), &pending(42, 26, &["east"]));
     let all = [held(1, "e1", 5), held(2, "e1", 5), held(3, "e2", 7)];
-    assert_eq!((told.groups[0].why, &told.groups[0].held_by[..]), (Some(Why::Capacity), &all[..]));
+    assert_eq!((told.groups[0].why.as_deref(), &told.groups[0].held_by[..]), (Some("capacity"), &all[..]));
     let told = alone(&scene(&instances, &groups, &claims), &pending(42, 2, &["east"]));
-    assert_eq!((told.groups[0].why, &told.groups[0].held_by[..]), (None, &[][..]), "it has room");
+    assert_eq!((&told.groups[0].why, &told.groups[0].held_by[..]), (&None, &[][..]), "it has room");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The life of a job in the store.
 
 use super::*;
-use crate::controller::core::{AttemptNo, ChildId, QueuePlace};
+use crate::controller::core::{AttemptNo, ChildId};
 use crate::controller::stream::RunSummary;
+use crate::rpc::report::controller::QueuePlace;
 
 both![
     what_is_asked_for_again_as_its_answer_was_lost_is_one_job_and_one_row_of_the_audit,
