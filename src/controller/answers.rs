@@ -153,6 +153,7 @@ pub(super) fn job_detail(
     detail: &JobDetail,
     recap: RecapPage,
     work_types: Vec<String>,
+    silence: Option<Silence>,
     payload_retention: Duration,
 ) -> report::controller::JobDetail {
     let attempts = detail.attempts.iter().zip(work_types).map(|(attempt, work_type)| AttemptReport {
@@ -182,6 +183,7 @@ pub(super) fn job_detail(
         output_bytes: detail.output_bytes,
         payload_until: shown(finished.map(|end| end + payload_retention)),
         revision: detail.revision.clone(),
+        silent: silence.map(SilentNode::from),
     }
 }
 

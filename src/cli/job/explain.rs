@@ -85,7 +85,9 @@ fn explanation(explained: &Explained) -> String {
 
 /// Who has the room that a job lacks in a group, and how much of how much is used; `None` if it lacks none.
 fn holders(group: &ExplainedGroup) -> Option<String> {
-    let [first, ..] = &*group.held_by else { return None };
+    if group.held_by.is_empty() {
+        return None;
+    }
     let limit = |used: u32, most: u32, what: &str| (most > 0).then(|| format!("{used} of {most} {what}"));
     let jobs = limit(group.jobs_running, group.max_concurrent_jobs, "jobs");
     let forks = limit(group.forks_running, group.max_forks, "forks");
@@ -95,8 +97,7 @@ fn holders(group: &ExplainedGroup) -> Option<String> {
         Some(node) => format!("{} on {node}", held.job),
         None => held.job.to_string(),
     };
-    let rest = group.held_by[1..].iter().map(held);
-    let list: Vec<String> = std::iter::once(held(first)).chain(rest).collect();
+    let list: Vec<String> = group.held_by.iter().map(held).collect();
     let noun = if list.len() == 1 { "job" } else { "jobs" };
     Some(format!("{used}held by {noun} {}", list.join(", ")))
 }
@@ -128,6 +129,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cli::job::tests::silent_node;
     use crate::rpc::report;
 
     fn told(explained: Value) -> String {
@@ -171,22 +173,15 @@ pods             group_jobs";
 
     #[test]
     fn a_silent_node_is_told_with_its_times_and_the_command_that_helps() {
-        let silent = |lost| SilentNode {
-            node: "e1".into(),
-            attempt: 1,
-            since: Some("2026-11-25T12:04:00Z".into()),
-            lost_at: "2026-11-25T12:07:00Z".into(),
-            lost,
-        };
         let now = |text: &str| text.parse::<Timestamp>().unwrap().to_zoned(jiff::tz::TimeZone::UTC);
         let today = now("2026-11-25T12:09:00Z");
         let expected = "e1 is out of reach since 12:04:00, lost at 12:07:00";
-        assert_eq!(silence(&silent(false), &today), expected);
+        assert_eq!(silence(&silent_node(false), &today), expected);
         let helps =
             "attempt 1 may still run there. If it never comes back: meshctl instance remove e1 --dead";
-        assert_eq!(silence(&silent(true), &today), format!("{expected}: {helps}"));
+        assert_eq!(silence(&silent_node(true), &today), format!("{expected}: {helps}"));
         let tomorrow = now("2026-11-26T00:00:01Z");
         let dated = "e1 is out of reach since 2026-11-25 12:04:00, lost at 2026-11-25 12:07:00";
-        assert_eq!(silence(&silent(false), &tomorrow), dated);
+        assert_eq!(silence(&silent_node(false), &tomorrow), dated);
     }
 }

@@ -11,7 +11,7 @@ use super::follow::JobId;
 use crate::cli::Context;
 use crate::rpc::operation::{self, ById};
 use crate::rpc::report::JobState;
-use crate::rpc::report::controller::{JobDetail, SilentNode};
+use crate::rpc::report::controller::JobDetail;
 
 /// How often a job that does not run is looked at.
 const WAITING: Duration = Duration::from_secs(2);
@@ -20,31 +20,19 @@ const RUNNING: Duration = Duration::from_secs(5);
 
 /// Says what becomes of a job, until nobody wants to know any more.
 pub(super) async fn tell(context: &Context, id: JobId) {
-    let (get, explain) = (operation::get_job(ById { id }), operation::explain_job(ById { id }));
-    let (mut told, mut pause) = (Told::default(), WAITING);
     if context.output.json || context.output.quiet {
         return std::future::pending().await;
     }
+    let get = operation::get_job(ById { id });
+    let (mut told, mut pause) = (Told::default(), WAITING);
     loop {
         sleep(pause).await;
         // Who follows the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
         let job = job.report;
-        let silent = match has_begun(&job) {
-            false => None,
-            true => match explain.ask(&context.client).await {
-                Ok(explained) => explained.report.silent,
-                Err(_) => continue,
-            },
-        };
-        told.news(&job, silent.as_ref(), &Zoned::now()).iter().for_each(|news| context.output.note(news));
+        told.news(&job, &Zoned::now()).iter().for_each(|news| context.output.note(news));
         pause = if is_in(&job, &[JobState::Running]) { RUNNING } else { WAITING };
     }
-}
-
-/// Whether an attempt of it runs, or may still run.
-fn has_begun(job: &JobDetail) -> bool {
-    job.attempts.iter().any(|attempt| !attempt.confirmed)
 }
 
 fn is_in(job: &JobDetail, states: &[JobState]) -> bool {
@@ -60,9 +48,9 @@ struct Told {
 }
 
 impl Told {
-    /// What is new about a job; `silent` is its node, if that is out of reach.
-    fn news(&mut self, job: &JobDetail, silent: Option<&SilentNode>, now: &Zoned) -> Vec<String> {
-        let (id, mut news) = (job.job.id, Vec::new());
+    /// What is new about a job.
+    fn news(&mut self, job: &JobDetail, now: &Zoned) -> Vec<String> {
+        let (id, silent, mut news) = (job.job.id, job.silent.as_ref(), Vec::new());
         if is_in(job, &[JobState::Pending]) {
             let why = silent.map_or_else(|| job.job.explanation.clone(), |silent| silence(silent, now));
             if !why.is_empty() && why != self.why {
@@ -103,6 +91,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cli::job::tests::silent_node;
     use crate::rpc::report;
 
     fn job(state: &str, explanation: &str, attempts: &[(u32, &str, bool)]) -> JobDetail {
@@ -118,7 +107,9 @@ mod tests {
     fn a_lost_node_and_the_next_attempt_are_told_once() {
         let now = "2026-11-25T12:09:00Z".parse::<Timestamp>().unwrap().to_zoned(TimeZone::UTC);
         let mut told = Told::default();
-        let mut news = |job: JobDetail, silent: Option<&SilentNode>| told.news(&job, silent, &now);
+        let mut news = |job: JobDetail, lost: Option<bool>| {
+            told.news(&JobDetail { silent: lost.map(silent_node), ..job }, &now)
+        };
         let nothing: [&str; 0] = [];
         assert_eq!(news(job("pending", "", &[]), None), nothing);
         let waits = || job("pending", "waiting for capacity in east", &[]);
@@ -131,20 +122,13 @@ mod tests {
         );
         let runs = || job("running", "Running on e1", &[(1, "e1", true)]);
         assert_eq!(news(runs(), None), nothing);
-        let silent = |lost| SilentNode {
-            node: "e1".into(),
-            attempt: 1,
-            since: Some("2026-11-25T12:04:00Z".into()),
-            lost_at: "2026-11-25T12:07:00Z".into(),
-            lost,
-        };
         let away = "Job 7: e1 is out of reach since 12:04:00, lost at 12:07:00";
-        assert_eq!(news(runs(), Some(&silent(false))), [away]);
-        assert_eq!(news(runs(), Some(&silent(false))), nothing);
+        assert_eq!(news(runs(), Some(false)), [away]);
+        assert_eq!(news(runs(), Some(false)), nothing);
         assert_eq!(news(runs(), None), ["Job 7: e1 is back"]);
-        assert_eq!(news(runs(), Some(&silent(false))), [away]);
+        assert_eq!(news(runs(), Some(false)), [away]);
         let lost = || job("pending", "attempt 1 on e1 is lost and may still run", &[(1, "e1", true)]);
-        let lines = news(lost(), Some(&silent(true)));
+        let lines = news(lost(), Some(true));
         let [line] = &lines[..] else { panic!("{lines:?}") };
         assert!(
             line.starts_with(
@@ -152,7 +136,7 @@ mod tests {
             )
         );
         assert!(line.ends_with("meshctl instance remove e1 --dead"), "{line}");
-        assert_eq!(news(lost(), Some(&silent(true))), nothing);
+        assert_eq!(news(lost(), Some(true)), nothing);
         let again = || job("running", "Running on e2", &[(1, "e1", true), (2, "e2", false)]);
         assert_eq!(news(again(), None), ["Job 7 runs again on e2 (attempt 2)"]);
         assert_eq!(news(again(), None), nothing);
@@ -163,6 +147,6 @@ mod tests {
     fn an_attempt_after_one_that_never_ran_is_no_news() {
         let now = Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
         let runs = job("running", "Running on e2", &[(1, "e1", false), (2, "e2", true)]);
-        assert_eq!(Told::default().news(&runs, None, &now), [""; 0]);
+        assert_eq!(Told::default().news(&runs, &now), [""; 0]);
     }
 }

@@ -18,6 +18,7 @@ use super::pack::{Bundle, Typed};
 use super::transmit::Stream;
 use crate::cli::exit::Failure;
 use crate::controller::header::Header;
+use crate::rpc::report::controller::SilentNode;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -30,6 +31,12 @@ fn flags(dir: &Path, words: &[&str]) -> RunFlags {
     let words = ["run", dir].into_iter().chain(words.iter().copied());
     let matches = Line::command().try_get_matches_from(words).unwrap_or_else(|error| panic!("{error}"));
     Line::from_arg_matches(&matches).unwrap().flags
+}
+
+/// A node that is out of reach, or lost with what runs there.
+pub(super) fn silent_node(lost: bool) -> SilentNode {
+    let (node, since) = ("e1".to_owned(), Some("2026-11-25T12:04:00Z".to_owned()));
+    SilentNode { node, attempt: 1, since, lost_at: "2026-11-25T12:07:00Z".to_owned(), lost }
 }
 
 /// Name: kind and mode, content.

@@ -52,7 +52,11 @@ impl Service {
             work_types.push(name.clone());
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
-        Ok(answers::job_detail(&detail, recap, work_types, retention))
+        let silence = match detail.row.state.is_final() {
+            true => None,
+            false => self.driver.store.silence(id, self.driver.patience()).await?,
+        };
+        Ok(answers::job_detail(&detail, recap, work_types, silence, retention))
     }
 
     /// What a job did on its hosts, one page of them.

@@ -154,24 +154,37 @@ impl Store {
         patience: Patience,
     ) -> Result<ExplainedJob, Error> {
         self.read(move |sql| {
-            let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop();
-            let job = loaded.ok_or(Error::NoJob(id))?.job;
-            let (instances, waits) = match job.state {
-                JobState::Pending => {
-                    let loadout = Loadout::load(sql)?;
-                    let pending = loadout.pending.iter().find(|job| job.id == id);
-                    let scene = loadout.scene(require_tls);
-                    let waits = pending.map(|job| explain(&scene, &loadout.pending, job));
-                    (loadout.instances, waits)
-                }
-                JobState::Waiting | JobState::Running => (Registry::load(sql)?.plain_instances(), None),
-                JobState::Successful | JobState::Failed | JobState::Error | JobState::Canceled => {
-                    (Vec::new(), None)
-                }
-            };
-            let silence = silence(&job, &instances, &patience, sql.now());
+            let job = one(sql, id)?;
+            let mut waits = None;
+            if job.state == JobState::Pending {
+                let loadout = Loadout::load(sql)?;
+                let pending = loadout.pending.iter().find(|job| job.id == id);
+                let scene = loadout.scene(require_tls);
+                waits = pending.map(|job| explain(&scene, &loadout.pending, job));
+            }
+            let silence = silence_of(sql, &job, &patience)?;
             Ok(ExplainedJob { job, waits, silence })
         })
         .await
     }
+
+    /// The instance that does not answer, on which a job runs or may still run.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn silence(&self, id: JobId, patience: Patience) -> Result<Option<Silence>, Error> {
+        self.read(move |sql| one(sql, id).and_then(|job| silence_of(sql, &job, &patience))).await
+    }
+}
+
+fn one(sql: &mut dyn Sql, id: JobId) -> Result<Job, Error> {
+    let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop();
+    Ok(loaded.ok_or(Error::NoJob(id))?.job)
+}
+
+fn silence_of(sql: &mut dyn Sql, job: &Job, patience: &Patience) -> Result<Option<Silence>, Error> {
+    if job.state.is_final() {
+        return Ok(None);
+    }
+    Ok(silence(job, &Registry::load(sql)?.plain_instances(), patience, sql.now()))
 }

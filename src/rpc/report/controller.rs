@@ -157,6 +157,7 @@ reports! {
         output_bytes: u64,
         payload_until: Option<String>,
         revision: Option<String>,
+        silent: Option<SilentNode>,
     }
 
     /// One try to run a job.

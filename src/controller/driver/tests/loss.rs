@@ -28,12 +28,18 @@ fn is_pending_for(site: &Site, job: JobId, words: &str) -> bool {
 fn a_short_silence_is_nothing_but_a_pause() {
     let site = Site::ready(&["e1"]);
     let (unit, job, child, node) = on_a_node(&site, json!({}));
+    let silent = || site.ask(json!({"op": "job.get", "id": job.0})).unwrap()["silent"].take();
+    assert_eq!(silent(), Value::Null);
     site.fabric.set_routed(&node, false);
     site.pass(seconds(160));
     assert_eq!(site.state(job), JobState::Running);
+    let told = silent();
+    assert_eq!((&told["node"], &told["attempt"], &told["lost"]), (&json!("e1"), &json!(1), &json!(false)));
+    assert!(told["since"].is_string() && told["lost_at"].is_string(), "{told}");
     site.fabric.set_routed(&node, true);
     finish(&site, &child);
     site.soon("its end", || site.state(job) == JobState::Successful);
+    assert_eq!(silent(), Value::Null);
     assert_eq!(site.ended(job).attempts.len(), 1);
     assert_eq!(site.output(&unit), whole(2, "successful"));
 }
