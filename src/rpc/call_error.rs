@@ -79,12 +79,15 @@ impl CallError {
     /// True if the node, or the way to it, is gone: a later attempt may succeed.
     pub fn is_absence(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::TimedOut { .. } | Self::Closed(_) | Self::Io { .. } => true,
+            Self::Unreachable(_)
+            | Self::TimedOut { .. }
+            | Self::Closed(_)
+            | Self::Io { .. }
+            | Self::Absent { .. } => true,
             Self::NotControl { .. }
             | Self::Refused(_)
             | Self::Protocol { .. }
             | Self::Payload(_)
-            | Self::Absent { .. }
             | Self::Truncated { .. } => false,
         }
     }

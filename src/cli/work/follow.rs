@@ -66,18 +66,8 @@ fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) 
 }
 
 fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) -> Failure {
-    match failure.exit {
-        Exit::Interrupted | Exit::Unreachable => {}
-        Exit::Success
-        | Exit::Failed
-        | Exit::Playbook(_)
-        | Exit::NoReply
-        | Exit::ReloadNeedsRestart
-        | Exit::ReloadUnreadable
-        | Exit::ReloadFailed
-        | Exit::Usage
-        | Exit::SubmitFailed
-        | Exit::BrokenPipe => return failure,
+    if failure.exit != Exit::Interrupted && failure.exit != Exit::Unreachable {
+        return failure;
     }
     let meshctl = format!("meshctl --socket {}", context.client.address());
     let advice = format!(

@@ -40,18 +40,7 @@ impl OperationError {
     /// Whether the same question may be answered a little later: the node or its store is away.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Call(error) => match error {
-                CallError::Unreachable(_)
-                | CallError::TimedOut { .. }
-                | CallError::Closed(_)
-                | CallError::Io { .. }
-                | CallError::Absent { .. } => true,
-                CallError::NotControl { .. }
-                | CallError::Refused(_)
-                | CallError::Protocol { .. }
-                | CallError::Payload(_)
-                | CallError::Truncated { .. } => false,
-            },
+            Self::Call(error) => error.is_absence(),
             Self::Refused(_) => {
                 matches!(self.code(), Some(OperationCode::StoreAway | OperationCode::OwnerAway))
             }
