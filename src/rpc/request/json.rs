@@ -192,35 +192,35 @@ fn start(object: &Object) -> Result<u64, RequestError> {
 /// The request as an object from which [`parse`] makes the same one again.
 pub(super) fn print(request: &Request) -> Value {
     let mut line = Line::default();
+    let name = match request {
+        Request::Work(WorkRequest::Release { force: true, .. }) => "work force-release",
+        other => other.name(),
+    };
+    let mut words = name.splitn(2, ' ');
+    line.add_given("command", words.next());
+    line.add_given("subcommand", words.next());
     match request {
-        Request::Status { fields } => {
-            line.0.insert("command".to_owned(), "status".into());
-            line.0
-                .extend(fields.as_ref().map(|fields| ("requested_fields".to_owned(), fields.clone().into())));
-        }
-        Request::Ping { target } => line.add([("command", "ping"), ("target", target)]),
-        Request::Traceroute { target } => line.add([("command", "traceroute"), ("target", target)]),
+        Request::Status { fields } => line
+            .0
+            .extend(fields.as_ref().map(|fields| ("requested_fields".to_owned(), fields.clone().into()))),
+        Request::Ping { target } | Request::Traceroute { target } => line.add([("target", target)]),
         Request::Connect { node, service, tls } => {
-            line.add([("command", "connect"), ("node", node), ("service", service)]);
+            line.add([("node", node), ("service", service)]);
             line.add_given("tls", tls.as_deref());
         }
-        Request::Reload => line.add([("command", "reload")]),
-        Request::NodeForget { node } => {
-            line.add([("command", "node"), ("subcommand", "forget"), ("node", node)]);
-        }
+        Request::Reload => {}
+        Request::NodeForget { node } => line.add([("node", node)]),
         Request::LinkTest(LinkTest { node, seconds, mb }) => {
-            line.add([("command", "link"), ("subcommand", "test"), ("node", node)]);
+            line.add([("node", node)]);
             line.0.extend(
                 [("seconds", seconds), ("mb", mb)].map(|(key, &value)| (key.to_owned(), value.into())),
             );
         }
-        Request::LogLevel { level } => {
-            line.add([("command", "loglevel")]);
-            line.add_given("level", level.as_deref());
-        }
+        Request::LogLevel { level } => line.add_given("level", level.as_deref()),
+        // No key of an operation takes the place of the command.
         Request::Controller { operation } => {
-            line.0.extend(operation.clone());
-            line.add([("command", "controller")]);
+            let operation = operation.iter().filter(|(key, _)| *key != "command");
+            line.0.extend(operation.map(|(key, value)| (key.clone(), value.clone())));
         }
         Request::Work(request) => print_work(request, &mut line),
     }
@@ -228,18 +228,6 @@ pub(super) fn print(request: &Request) -> Value {
 }
 
 fn print_work(request: &WorkRequest, line: &mut Line) {
-    let name = match request {
-        WorkRequest::Submit(_) => "submit",
-        WorkRequest::Adopt(_) => "adopt",
-        WorkRequest::List { .. } => "list",
-        WorkRequest::Status { .. } => "status",
-        WorkRequest::Cancel { .. } => "cancel",
-        WorkRequest::Release { force: false, .. } => "release",
-        WorkRequest::Release { force: true, .. } => "force-release",
-        WorkRequest::Results(_) => "results",
-        WorkRequest::Follow(_) => "follow",
-    };
-    line.add([("command", "work"), ("subcommand", name)]);
     match request {
         WorkRequest::Submit(submit) => print_submit(submit, line),
         WorkRequest::Adopt(AdoptRequest { node, unit, tls_client, sign_work, signature }) => {
