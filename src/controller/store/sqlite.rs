@@ -111,7 +111,7 @@ impl Sqlite {
         tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
     }
 
-    /// Closes the idle readers: a connection knows the statistics from when it was opened.
+    /// A connection knows the statistics from when it was opened.
     pub(super) fn close_readers(&self) {
         self.readers.lock().clear();
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::controller::store::schema;
-use crate::controller::store::sql::values;
+use crate::controller::store::sql::{Sql, values};
 
 #[tokio::test]
 async fn a_second_process_is_refused_by_name() {
@@ -93,8 +93,14 @@ async fn writes_that_wait_share_a_commit() {
     // While one write holds the writer, others gather behind it.
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = parking_lot::Mutex::new(wait);
+    let (begin, begun) = std::sync::mpsc::channel::<()>();
     let slow = store.clone();
-    let slow = tokio::spawn(async move { slow.write(move |_| Ok(wait.lock().recv().is_ok())).await });
+    let hold = move |_: &mut dyn Sql| {
+        begin.send(()).unwrap();
+        Ok(wait.lock().recv().is_ok())
+    };
+    let slow = tokio::spawn(async move { slow.write(hold).await });
+    tokio::task::spawn_blocking(move || begun.recv()).await.unwrap().unwrap();
     let writes: Vec<_> = (0..100)
         .map(|at| {
             let store = store.clone();
