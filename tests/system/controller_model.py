@@ -147,7 +147,8 @@ class Job:
             self.check_end(row, runs, ends)
             self.check_words(row, runs, ends, jobs)
             for node, unit in self.units:
-                shown = until("the unit's end", lambda n=node, u=unit: (s := self.unit(n, u))["State"] >= 2 and s)
+                # Output that may still come is waited for, for a minute.
+                shown = until("the unit's end", lambda n=node, u=unit: (s := self.unit(n, u))["State"] >= 2 and s, 90)
                 assert shown["StateName"] == FINAL[row["state"]], f"its unit shows {shown}"
                 self.check_output(row, ends, self.world.mesh[node].results(unit))
         except AssertionError as missed:
