@@ -20,7 +20,7 @@ const JITTER: Duration = Duration::from_millis(1);
 /// What may wait on a way, so that it never runs empty, in time and in bytes.
 const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
-/// Acknowledgements that wait for each other for longer do not count: a receiver may be that late.
+/// The longest wait of acknowledgements for each other that is made up for: a receiver may send them that late.
 const LONGEST_BURST: Duration = Duration::from_millis(25);
 /// A buffer overflows where more than one byte of so many is lost.
 const OVERFLOW: u64 = 7;
@@ -106,7 +106,7 @@ impl Burst {
             (self.began, self.acked) = (now, 0);
         }
         self.acked += std::mem::take(&mut self.batch);
-        self.acked - product(rate, now - self.began).min(self.acked)
+        self.acked.saturating_sub(product(rate, now - self.began))
     }
 }
 
