@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, JobKind, Progress, Silence, Size, Time, Why, readable, unfit, unusable,
+    Group, Instance, InstanceLoad, JobKind, Progress, Silence, Size, Time, readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -38,7 +38,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
             managed_by_policy: instance.managed_by_policy,
             draining: instance.draining,
             reachable: instance.is_reachable_from(&driver.node, overview.now),
-            why: code(why(instance)),
+            why: why(instance).map(|why| why.code().to_owned()),
             capacity: load.capacity,
             usual_jobs: load.capacity / Size::default().impact(JobKind::Job),
             cpu_capacity: instance.capacities.cpu,
@@ -239,10 +239,6 @@ impl From<Silence> for SilentNode {
             lost: silence.is_lost,
         }
     }
-}
-
-fn code(why: Option<Why>) -> Option<String> {
-    why.map(|why| why.code().to_owned())
 }
 
 fn shown(time: Option<Time>) -> Option<String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::{answers, conflict, missing};
-use crate::controller::core::{GroupName, InstanceName, JobId, Time};
+use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, Time};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::repeat::{Repeat, RepeatError};
@@ -52,9 +52,9 @@ impl Service {
             work_types.push(name.clone());
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
-        let silence = match detail.row.state.is_final() {
-            true => None,
-            false => self.driver.store.silence(id, self.driver.patience()).await?,
+        let silence = match detail.attempts.iter().any(Attempt::is_open) {
+            true => self.driver.store.silence(id, self.driver.patience()).await?,
+            false => None,
         };
         Ok(answers::job_detail(&detail, recap, work_types, silence, retention))
     }

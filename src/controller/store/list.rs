@@ -131,7 +131,7 @@ impl Store {
         self.read(move |sql| page(sql, &filter, limit.clamp(1, PAGE_MAX))).await
     }
 
-    /// Has SQLite count what it plans lists by, which takes a part of a second for 200,000 jobs. PostgreSQL does so by
+    /// Has SQLite count what it plans lists by. Writes wait for it, a second or two for 200,000 jobs. PostgreSQL counts by
     /// itself.
     pub async fn analyze(&self) -> Result<(), Error> {
         if let Engine::Sqlite(sqlite) = &*self.engine {

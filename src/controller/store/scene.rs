@@ -8,8 +8,8 @@ use super::registry::{self, Registry};
 use super::sql::Sql;
 use super::{Store, clock, owners};
 use crate::controller::core::{
-    Claim, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience, PendingJob,
-    Scene, Silence, Time, explain, silence,
+    Attempt, Claim, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
+    PendingJob, Scene, Silence, Time, explain, silence,
 };
 use crate::controller::store::sql::values;
 use crate::rpc::report::controller::Explained;
@@ -183,7 +183,8 @@ fn one(sql: &mut dyn Sql, id: JobId) -> Result<Job, Error> {
 }
 
 fn silence_of(sql: &mut dyn Sql, job: &Job, patience: &Patience) -> Result<Option<Silence>, Error> {
-    if job.state.is_final() {
+    // All instances are read for it.
+    if !job.attempts.iter().any(Attempt::is_open) {
         return Ok(None);
     }
     Ok(silence(job, &Registry::load(sql)?.plain_instances(), patience, sql.now()))

@@ -40,7 +40,7 @@ pub(super) fn artifacts(bytes: usize) -> Vec<u8> {
     sent(&vec![7; bytes])
 }
 
-/// The runner's files, with an exit code and so many bytes before it, and the end line.
+/// A zip of the runner's files, in which that many bytes of output precede the exit code; then the end line.
 pub(super) fn exit_code(code: &str, bytes: usize) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
