@@ -65,7 +65,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Each with so many places for one neighbour, and twice as many in all.
+    /// Each share has this many places for one neighbour, and twice as many in all.
     pub(super) fn new(for_one: usize) -> Self {
         let places = || Places::new(for_one);
         Self { local: places(), trusted: places(), others: places() }
