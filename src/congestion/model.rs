@@ -22,6 +22,9 @@ const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
 /// The longest wait of acknowledgements for each other that is made up for: a receiver may send them that late.
 const LONGEST_BURST: Duration = Duration::from_millis(25);
+/// The delay of a way counts as this at least: hosts that are busy take as long to see what has come. With a window for less
+/// they work in small pieces, which takes twice the processor time.
+const SHORTEST_WAY: Duration = Duration::from_millis(5);
 /// A buffer overflows where more than one byte of so many is lost.
 const OVERFLOW: u64 = 7;
 /// Packets whose shortest delay says whether something waits on the way.
@@ -159,6 +162,11 @@ impl Model {
         self.window
     }
 
+    /// Whether busy hosts take longer than the way.
+    pub(super) fn is_short(&self) -> bool {
+        self.delay.shortest < SHORTEST_WAY
+    }
+
     pub(super) fn packet(&self) -> u64 {
         self.packet
     }
@@ -259,7 +267,7 @@ impl Model {
 
     /// Bytes that fill the way and do not wait.
     fn filled(&self) -> u64 {
-        product(self.rate(), self.delay.shortest)
+        product(self.rate(), self.delay.shortest.max(SHORTEST_WAY))
     }
 
     /// Bytes that may wait, on the way or to be acknowledged.
@@ -279,7 +287,7 @@ impl Model {
             Phase::Growing { .. } => filled * 5 / 2 + self.queue(),
             Phase::Full { rounds } if rounds.is_multiple_of(CYCLE) => filled * 5 / 4 + self.queue(),
             Phase::Full { .. } => filled + self.queue(),
-            Phase::Draining { .. } => filled * 3 / 4,
+            Phase::Draining { .. } => product(self.rate(), self.delay.shortest) * 3 / 4,
         };
         target.min(self.ceiling.unwrap_or(u64::MAX))
     }

@@ -1,12 +1,14 @@
 //! The model on ways in virtual time: a bottleneck with a buffer, a delay, losses, and what links and receivers do.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::model::Model;
+use super::{Control, Controller};
 
 const PACKET: u64 = 1_400;
 const FIRST: u64 = 14_720;
@@ -154,6 +156,22 @@ fn a_short_way_that_is_drained_fills_again() {
     let gathered = Duration::from_millis(2);
     let outcome = Way { rate: 100_000_000, gathered, round_trip: Duration::from_millis(1), ..NARROW }.run();
     assert!(outcome.used > 0.95, "{outcome:?}");
+}
+
+/// By how many windows quinn paces a link whose packets take so long to be acknowledged.
+fn paced_windows(round_trip: Duration) -> u64 {
+    let now = Instant::now();
+    let mut model = Model::new(FIRST, PACKET, now);
+    model.handle_sent(now);
+    model.handle_ack(now + round_trip, now, PACKET, false);
+    let link = Control { model, first_window: FIRST, is_fed_by_window: true, gauges: Arc::default() };
+    link.window() / link.model.window()
+}
+
+#[test]
+fn a_short_way_is_not_paced_by_a_timer_that_is_late() {
+    assert_eq!(paced_windows(Duration::from_millis(1)), 2);
+    assert_eq!(paced_windows(Duration::from_millis(50)), 1);
 }
 
 #[test]

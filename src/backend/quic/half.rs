@@ -319,7 +319,8 @@ impl QuicWriter {
     /// lost, also what has arrived behind a gap, which stays until the gap is filled.
     fn fit_window(&mut self) {
         let path = self.connection.stats().path;
-        let held = if self.repairs.are_under_way(&path) { path.cwnd * 4 } else { path.cwnd * 5 / 4 };
+        let fits = self.in_flight.as_ref().map_or(path.cwnd, InFlight::window);
+        let held = if self.repairs.are_under_way(&path) { fits * 4 } else { fits * 5 / 4 };
         let window = held + UNSENT;
         if window.abs_diff(self.window) > self.window / 8 {
             self.window = window;
