@@ -45,7 +45,7 @@ exits! {
     ReloadUnreadable = 4, "reload: the configuration does not parse; nothing was changed";
     ReloadFailed = 5, "reload: failed for another reason";
     Usage = 64, "wrong usage";
-    Unreachable = 69, "no node at the socket, or it stopped answering";
+    Unreachable = 69, "no node at the socket, or it stopped answering, or a job's output cannot be had";
     SubmitFailed = 101, "work submit, job run and job submit: the job was not accepted";
     Interrupted = 130, "interrupted by Ctrl-C or a termination signal";
     BrokenPipe = 141, "the reader of the output went away";

@@ -1,9 +1,11 @@
 //! The records of a controller as the reports that clients read.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, JobKind, Progress, Silence, Size, Time, readable, unfit, unusable,
+    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable, unfit,
+    unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -170,6 +172,8 @@ pub(super) fn job_detail(
             Progress::Placed | Progress::Running | Progress::Lost => false,
         },
     });
+    let end = detail.output_end();
+    let complete: BTreeSet<&InstanceName> = detail.complete.iter().map(|(node, _)| node).collect();
     let held = |wanted| detail.holders.iter().find(|(_, _, kept)| *kept == wanted);
     let finished = detail.row.finished.filter(|_| held(Kept::Payload).is_some());
     report::controller::JobDetail {
@@ -180,7 +184,10 @@ pub(super) fn job_detail(
         host_counts: host_counts(&recap),
         host_stats: recap.hosts,
         depends_on: detail.depends_on.iter().map(|id| id.0).collect(),
-        output_bytes: detail.output_bytes,
+        output_bytes: end.map_or(detail.output_bytes, |end| end.bytes),
+        output_hash: end.and_then(|end| end.hash).map(|hash| format!("{hash:016x}")),
+        output_on: texts(complete),
+        output_lost: detail.output_lost.as_ref().map(ToString::to_string),
         payload_until: shown(finished.map(|end| end + payload_retention)),
         revision: detail.revision.clone(),
         silent: silence.map(SilentNode::from),

@@ -46,6 +46,7 @@ pub struct OutputReader {
     until: Until,
     /// Bytes of the wanted attempt, or of all of them, when it was opened.
     size: u64,
+    is_whole: bool,
 }
 
 /// Where a reader ends.
@@ -60,7 +61,7 @@ enum Until {
 }
 
 impl OutputReader {
-    /// Opens the output that this node has of a job. That of a job that has not ended is known without the store.
+    /// Opens the output that this node has of a job. That of a job whose end is not shown yet is known without the store.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -70,12 +71,13 @@ impl OutputReader {
         job: JobId,
         part: OutputPart,
     ) -> Result<Self, OutputError> {
-        let unit = match driver.first_unit(job) {
-            Some(unit) => unit,
-            None => {
-                let holders = driver.store.holders(job, Kept::Output).await?;
-                driver.leading(&holders).ok_or(OutputError::Elsewhere(job))?
+        let (unit, is_whole) = match driver.first_unit(job) {
+            // It shows a job that has ended, and runs on as it is being fetched.
+            Some(unit) => {
+                let is_fetched = unit.extra().finished.is_some() && driver.is_followed(job);
+                (unit, !is_fetched)
             }
+            None => Self::find(driver, job).await?,
         };
         let OutputPart { from, follow, attempt } = part;
         let start = match attempt {
@@ -88,7 +90,24 @@ impl OutputReader {
         let position = if follow { position } else { position.min(end) };
         let results = registry.results(unit.id().as_str(), position, &Caller::local()).await;
         let results = results.map_err(|error| OutputError::Missing(error.to_string()))?;
-        Ok(Self { unit, results, position, until, size: end.saturating_sub(start) })
+        Ok(Self { unit, results, position, until, size: end.saturating_sub(start), is_whole })
+    }
+
+    /// The unit that has it, complete if there is such a one, and whether it is.
+    async fn find(driver: &JobDriver, job: JobId) -> Result<(JobUnit, bool), OutputError> {
+        let detail = driver.store.detail(job).await?;
+        let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
+        let holders: Vec<_> = holders.map(|(node, unit, _)| (node.clone(), unit.clone())).collect();
+        let unit = driver.leading(&detail.complete).or_else(|| driver.leading(&holders));
+        let unit = unit.ok_or(OutputError::Elsewhere(job))?;
+        let is_whole = !detail.row.state.is_final()
+            || detail.is_whole(&driver.node, unit.id().as_str(), unit.output_size());
+        Ok((unit, is_whole))
+    }
+
+    /// Whether its end is that of the job's output, if the job has ended.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// The unit that has it.

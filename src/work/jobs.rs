@@ -215,6 +215,18 @@ impl JobUnit {
         self.entry.dir.file("stdout")
     }
 
+    /// Makes the output durable, so that it is not shorter after a power loss than what is noted of it.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn sync_output(&self) -> std::io::Result<()> {
+        if self.output_size() == 0 {
+            return Ok(());
+        }
+        let dir = self.entry.dir.clone();
+        self.store.blocking(move || dir.append_stdout()?.sync_data()).await
+    }
+
     /// Bytes of output.
     pub fn output_size(&self) -> u64 {
         self.entry.dir.stdout_size()
@@ -228,6 +240,31 @@ impl JobUnit {
         }
         *latest = OutputWriter { attempt, number: latest.number + 1 };
         Some(JobOutput { unit: self.clone(), writer: *latest })
+    }
+
+    /// A new writer of a copy of the output, of this attempt in it: all former ones write nothing any more. For a node that
+    /// drives no attempt of the job.
+    pub async fn write_copy(&self, attempt: u32) -> JobOutput {
+        let mut latest = self.entry.output_writer().await;
+        *latest = OutputWriter { attempt, number: latest.number + 1 };
+        JobOutput { unit: self.clone(), writer: *latest }
+    }
+
+    /// Begins the output anew: what is there is no part of it. Whoever writes now writes nothing more.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn clear_output(&self) -> std::io::Result<()> {
+        let mut latest = self.entry.output_writer().await;
+        *latest = OutputWriter { attempt: 0, number: latest.number + 1 };
+        let dir = self.entry.dir.clone();
+        self.store.blocking(move || dir.append_stdout()?.set_len(0)).await?;
+        let clear = |extra: &mut JobExtra| {
+            (extra.output_attempt, extra.output_from) = (0, 0);
+            extra.output_starts.clear();
+        };
+        self.note(Durability::Durable, clear).await;
+        Ok(())
     }
 
     /// Shares the output of another unit of the same job, so that it is on disk once, and knows of its attempts what that

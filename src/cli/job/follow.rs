@@ -35,6 +35,8 @@ pub(super) struct OutputOf {
     connection: Option<ControlConnection>,
     /// Where the output ended when it was asked for first.
     size: Option<u64>,
+    /// Why there is no more, though there should be.
+    missing: Option<String>,
     /// Nothing came since the last connection was opened.
     is_idle: bool,
 }
@@ -52,6 +54,7 @@ impl OutputOf {
             position: 0,
             connection: None,
             size: None,
+            missing: None,
             is_idle: false,
         }
     }
@@ -68,6 +71,7 @@ impl OutputOf {
             if self.connection.is_none() {
                 let (answer, connection) = begin(&self.client, self.output, &self.question()).await?;
                 self.size = self.size.or(Some(answer.report.size));
+                self.missing = answer.report.missing;
                 self.connection = Some(connection);
                 self.is_idle = true;
             }
@@ -101,13 +105,28 @@ impl OutputOf {
                 let text = format!("the output is cut off after {} of {size} bytes", self.position);
                 return Err(Failure::new(Exit::Unreachable, text));
             }
-            return Ok(self.position >= size);
+            return match self.missing.take() {
+                Some(why) if self.position >= size => Err(Failure::new(Exit::Unreachable, why)),
+                Some(_) | None => Ok(self.position >= size),
+            };
         }
         let get = operation::get_job(ById { id: self.id });
         let job = ask(&self.client, self.output, &get).await?.report;
-        // What still did not come over a second connection will not come.
-        Ok(is_final(&job.job)
-            && (self.is_idle || self.attempt.is_some() || self.position >= job.output_bytes))
+        let (is_over, bytes) = (is_final(&job.job), job.output_bytes);
+        if !is_over || self.attempt.is_some() || self.position >= bytes {
+            return Ok(is_over);
+        }
+        let after = format!("after {} of {bytes} bytes", self.position);
+        match job.output_lost {
+            Some(node) => {
+                Err(Failure::new(Exit::Unreachable, format!("the output was lost with {node} {after}")))
+            }
+            // What still did not come over a second connection will not come.
+            None if self.is_idle => {
+                Err(Failure::new(Exit::Unreachable, format!("the output is cut off {after}")))
+            }
+            None => Ok(false),
+        }
     }
 }
 
@@ -133,8 +152,10 @@ pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Answered<J
 }
 
 /// The exit code of a job that has ended.
-pub(super) fn exit_of(job: &JobReport) -> Exit {
+pub(super) fn exit_of(detail: &JobDetail) -> Exit {
+    let job = &detail.job;
     match job.state.known() {
+        Some(JobState::Successful) if detail.output_lost.is_some() => Exit::Unreachable,
         Some(JobState::Successful) => Exit::Success,
         Some(JobState::Failed) => {
             let code = job.rc.and_then(|code| u8::try_from(code).ok());
@@ -148,12 +169,15 @@ pub(super) fn exit_of(job: &JobReport) -> Exit {
 }
 
 /// How a job ended and where, for people.
-pub(super) fn ending(job: &JobReport) -> String {
+pub(super) fn ending(detail: &JobDetail) -> String {
+    let job = &detail.job;
+    let lost = detail.output_lost.as_ref().map(|node| format!(", output lost with {node}"));
+    let lost = lost.unwrap_or_default();
     let node = job.execution_node.as_ref().filter(|node| !node.is_empty());
     let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
     let why = Some(why(job)).filter(|why| !why.is_empty());
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    format!("Job {} {}{node}{why}", job.id, job.state)
+    format!("Job {} {}{lost}{node}{why}", job.id, job.state)
 }
 
 /// A state that is unknown here is of a newer node, and nothing that a job goes on from.
@@ -218,8 +242,15 @@ mod tests {
             ("canceled", json!(null), 1),
             ("of tomorrow", json!(null), 1),
         ] {
-            let job: JobReport = report::read(&json!({"state": state, "rc": rc})).unwrap();
+            let job: JobDetail = report::read(&json!({"state": state, "rc": rc})).unwrap();
             assert_eq!(exit_of(&job).code(), code, "{state} {rc}");
         }
+        let lost =
+            json!({"id": 7, "state": "successful", "rc": 0, "execution_node": "e1", "output_lost": "c1"});
+        let lost: JobDetail = report::read(&lost).unwrap();
+        assert_eq!(
+            (exit_of(&lost).code(), ending(&lost).as_str()),
+            (69, "Job 7 successful, output lost with c1 on e1")
+        );
     }
 }

@@ -46,7 +46,12 @@ pub(super) const JOBS: &[Column<JobReport>] = &[
 ];
 /// What stands below that where one job is shown.
 const DETAILS: &[Column<JobDetail>] = &[
-    always("OUTPUT", |one, _| size(one.output_bytes)),
+    always("OUTPUT", |one, _| match &one.output_lost {
+        Some(node) => format!("{}, lost with {node}", size(one.output_bytes)),
+        None => size(one.output_bytes),
+    }),
+    wide("OUTPUT HASH", |one, _| given(&one.output_hash)),
+    wide("OUTPUT ON", |one, _| one.output_on.join(", ")),
     always("RERUN UNTIL", |one, now| at(&given(&one.payload_until), now)),
     always("AFTER JOBS", |one, _| {
         one.depends_on.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")

@@ -48,13 +48,13 @@ impl RunFlags {
             job = final_job(context, id) => job?,
             failure = interrupts.next() => return Err(left(context, id, cancel, failure)),
         };
-        let (exit, rest) = (exit_of(&job.report.job), playbook.finish(&job.report)?);
+        let (exit, rest) = (exit_of(&job.report), playbook.finish(&job.report)?);
         if output.json {
             output.value(&job.json)?;
         } else {
             output.bytes(rest.as_bytes()).await?;
             if exit != Exit::Success {
-                output.error(&ending(&job.report.job));
+                output.error(&ending(&job.report));
             }
         }
         Ok(exit)

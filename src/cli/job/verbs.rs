@@ -214,9 +214,14 @@ impl Several {
     async fn wait(self, context: &Context) -> Result<Exit, Failure> {
         let mut exit = Exit::Success;
         for id in self.ids {
-            let job = final_job(context, id).await?.report.job;
+            let job = final_job(context, id).await?.report;
             match context.output.json {
-                true => context.output.value_line(&json!({"id": id, "state": job.state, "rc": job.rc}))?,
+                true => {
+                    let JobDetail { job, output_lost, .. } = &job;
+                    let said =
+                        json!({"id": id, "state": job.state, "rc": job.rc, "output_lost": output_lost});
+                    context.output.value_line(&said)?;
+                }
                 false => context.output.line(&ending(&job))?,
             }
             exit = Some(exit_of(&job)).filter(|exit| *exit != Exit::Success).unwrap_or(exit);

@@ -82,6 +82,15 @@ pub enum Duty {
     Nothing,
 }
 
+/// How an output ends: a copy of it is complete when it has this length and this hash, and no sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutputEnd {
+    /// Its bytes.
+    pub bytes: u64,
+    /// The hash of all of them; `None` where an older program ended it, and the length alone decides.
+    pub hash: Option<u64>,
+}
+
 /// One try to run a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
@@ -107,6 +116,11 @@ pub struct Attempt {
     pub started: Option<Time>,
     /// When it ended or was lost.
     pub ended: Option<Time>,
+    /// The output of the job, of all attempts so far, as it was left by this one; `None` if nobody keeps any, or it is not
+    /// known yet.
+    pub output: Option<OutputEnd>,
+    /// The control node that let its unit be released: it has that output, and its unit need not.
+    pub released_by: Option<InstanceName>,
 }
 
 impl Attempt {
@@ -123,11 +137,12 @@ impl Attempt {
         self.node.as_ref() == Some(node)
     }
 
-    /// Whether the end of its output is still to be read from its unit. Of one that was lost nothing is expected.
+    /// Whether the end of its output is still to be read from its unit, as an older program left it. Of one that was lost
+    /// nothing is expected.
     pub fn has_unread_output(&self) -> bool {
         match self.progress {
             Progress::Placed | Progress::Running | Progress::Lost | Progress::Over(Ending::Lost) => false,
-            Progress::Over(_) => !self.swept,
+            Progress::Over(_) => !self.swept && self.released_by.is_none(),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Only the holder of the job's current epoch can report. A report about an attempt that no longer counts
 //! does not change the job: the attempt's end is recorded and its unit is released.
 
-use super::attempt::{Attempt, Progress};
+use super::attempt::{Attempt, OutputEnd, Progress};
 use super::job::{Job, QUOTA_BACK_OFF, QuotaWait, Refused};
 use super::names::AttemptNo;
 use super::state::JobState;
@@ -155,6 +155,19 @@ impl<'a> Driven<'a> {
         if counts {
             self.apply(verdict, now);
         }
+    }
+
+    /// The owner has the output that an attempt left, complete, or nobody keeps any: its unit may be released. What is
+    /// known already stays.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_output(&mut self, n: AttemptNo, output: Option<OutputEnd>) -> Result<(), Refused> {
+        let owner = self.job.fence.as_ref().map(|fence| fence.owner.clone());
+        let attempt = self.attempt(n)?;
+        attempt.output = attempt.output.or(output);
+        attempt.released_by = attempt.released_by.take().or(owner);
+        Ok(())
     }
 
     /// An attempt's unit was released.

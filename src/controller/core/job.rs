@@ -203,6 +203,8 @@ impl Job {
             placed: former_end.map_or(now, |end| end.max(now)),
             started: None,
             ended: None,
+            output: None,
+            released_by: None,
         });
         self.fence = Some(fence);
         self.state = JobState::Waiting;

@@ -34,7 +34,7 @@ mod text;
 mod time;
 mod verdict;
 
-pub use self::attempt::{Attempt, ChildId, Duty, Progress};
+pub use self::attempt::{Attempt, ChildId, Duty, OutputEnd, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
 pub use self::clock::{ClockRecord, Doubt};
 pub use self::driven::Driven;

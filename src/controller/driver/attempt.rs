@@ -8,11 +8,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::JobDriver;
+use super::end::words_before;
 use super::input::Prepared;
 use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildRequest, Known};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
+    Attempt, AttemptNo, ChildEnd, Driven, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
 };
 use crate::controller::store::Error;
 use crate::os::back_off::BackOff;
@@ -27,6 +28,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 struct Followed {
     /// The last status of its stream.
     status: Option<FinalStatus>,
+    /// What its end made of the job.
+    job: Job,
 }
 
 impl JobDriver {
@@ -60,11 +63,15 @@ impl JobDriver {
         } else {
             self.inherit_ended(&job, &attempt).await?;
         }
-        self.complete(id, n, followed.is_some()).await?;
+        let job = match &followed {
+            Some(followed) => followed.job.clone(),
+            None => self.store.job(id).await?,
+        };
+        self.complete(&job, n).await?;
         let leftovers = match (followed, attempt.ending()) {
             // It had foreign content in its hands: nothing of it goes on.
             _ if job.kind == JobKind::ProjectSync => Leftovers::End,
-            (Some(Followed { status: Some(status) }), _) if status.is_orderly() => Leftovers::Stay,
+            (Some(Followed { status: Some(status), .. }), _) if status.is_orderly() => Leftovers::Stay,
             (None, Some(Ending::Successful)) => Leftovers::Stay,
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
             (Some(_) | None, _) => Leftovers::End,
@@ -195,8 +202,7 @@ impl JobDriver {
 
     /// Nothing of an attempt was ever started.
     async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
-        self.store.drive(self.fence(), id, None, move |job, now| job.on_unknown(n, now)).await?;
-        Ok(false)
+        self.conclude(id, n, None, move |job, now| job.on_unknown(n, now)).await.map(|_| false)
     }
 
     /// An attempt cannot be sent, since something that it needs is missing.
@@ -207,11 +213,8 @@ impl JobDriver {
         ending: Ending,
         why: String,
     ) -> Result<bool, Error> {
-        let report = move |job: &mut crate::controller::core::Driven<'_>, now| {
-            job.on_not_prepared(n, ending, why.clone(), now)
-        };
-        self.store.drive(self.fence(), id, None, report).await?;
-        Ok(false)
+        let report = move |job: &mut Driven<'_>, now| job.on_not_prepared(n, ending, why.clone(), now);
+        self.conclude(id, n, None, report).await.map(|_| false)
     }
 
     /// An attempt cannot be started.
@@ -223,10 +226,7 @@ impl JobDriver {
             detail,
             tail: String::new(),
         };
-        let report =
-            move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
-        self.store.drive(self.fence(), id, None, report).await?;
-        Ok(false)
+        self.conclude(id, n, None, move |job, now| job.on_ended(n, &evidence, now)).await.map(|_| false)
     }
 
     /// Follows the unit to its end, and reports it. Returns nothing if there is nothing to follow any more.
@@ -306,22 +306,17 @@ impl JobDriver {
             return self.unknown(id, n).await.map(|_| None);
         }
         output.parser.finish();
-        // Before the end is known: the next attempt may begin at once.
-        self.copy_missing(&unit, &mut output, false).await;
         let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown);
         if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
             // It is over, so another one may follow.
             return self.unknown(id, n).await.map(|_| None);
         }
-        let evidence = output.parser.evidence(end, detail);
-        let figures = Some(output.figures(true).await);
-        let report =
-            move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(n, &evidence, now);
-        let job = self.store.drive(self.fence(), id, figures, report).await?;
-        if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
-            self.copy_missing(&unit, &mut output, true).await;
-        }
-        Ok(Some(Followed { status: output.parser.final_status() }))
+        let (status, evidence) = (output.parser.final_status(), output.parser.evidence(end, detail));
+        let report = move |job: &mut Driven<'_>, now| job.on_ended(n, &evidence, now);
+        // Of a unit that is gone others may have more than could be read here.
+        let written = (!is_gone).then_some((unit.as_str(), &mut output));
+        let job = self.conclude(id, n, written, report).await?;
+        Ok(Some(Followed { status, job }))
     }
 
     /// A final status decides, also if its node is lost before the unit ends.
@@ -375,57 +370,6 @@ impl JobDriver {
         let job = self.store.job(id).await?;
         Ok(!job.state.is_final() && job.current().is_some_and(|current| current.n == n))
     }
-
-    /// Adds what was held back of an ended child to its job's output.
-    async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
-        let missing = output.missing(is_final);
-        let mut left = missing.end.saturating_sub(missing.start);
-        if left == 0 || output.job_output.is_none() || self.children.known(child) != Known::Here {
-            return;
-        }
-        let mut stream = self.children.follow(child.to_owned(), missing.start).await;
-        while left > 0 {
-            match stream.next().await {
-                ChildNews::Accepted => {}
-                ChildNews::Output(mut bytes) => {
-                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                    left -= bytes.len() as u64;
-                    output.push_missing(bytes).await;
-                }
-                ChildNews::Ended { .. } => return,
-            }
-        }
-    }
-
-    /// The job's output is complete, and its units show its end.
-    async fn complete(self: &Arc<Self>, id: JobId, n: AttemptNo, is_copied: bool) -> Result<(), Error> {
-        let job = self.store.job(id).await?;
-        let counts = job.current().is_some_and(|current| current.n == n);
-        if !job.state.is_final() || !counts {
-            return self.show_unless_final(&job).await;
-        }
-        let unread = job.attempt(n).filter(|attempt| attempt.has_unread_output() && !is_copied);
-        if let (Some(unit), Some(attempt)) = (self.first_unit(id), unread) {
-            let child = attempt.unit.to_string();
-            if self.children.known(&child) == Known::Here {
-                let mut output = AttemptOutput::begin(Some(unit), &job, n, &words_before(&job, n)).await?;
-                let mut stream = self.children.follow(child.clone(), output.position()).await;
-                loop {
-                    match stream.next().await {
-                        ChildNews::Accepted => {}
-                        ChildNews::Output(bytes) => output.push(bytes).await,
-                        ChildNews::Ended { .. } => break,
-                    }
-                }
-                self.copy_missing(&child, &mut output, true).await;
-            }
-        }
-        self.show_end(id).await
-    }
-
-    async fn show_unless_final(self: &Arc<Self>, job: &Job) -> Result<(), Error> {
-        if job.state.is_final() { Ok(()) } else { self.show(job.id).await }
-    }
 }
 
 /// When what came since then is to be counted; never, if nothing did.
@@ -433,21 +377,5 @@ async fn until_due(since: Option<Instant>) {
     match since {
         Some(since) => sleep_until(since + COUNT_EVERY).await,
         None => std::future::pending().await,
-    }
-}
-
-/// What the output of a job says before an attempt that follows another one.
-fn words_before(job: &Job, n: AttemptNo) -> String {
-    let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
-    former.map_or_else(String::new, last_words)
-}
-
-/// What the output of a job says at the end of an attempt that another one follows.
-fn last_words(attempt: &Attempt) -> String {
-    let n = attempt.n;
-    let place = attempt.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-    match attempt.ending() {
-        None | Some(Ending::Lost) => format!("attempt {n}{place} did not come to its end"),
-        Some(ending) => format!("attempt {n}{place} ended: {}", ending.name()),
     }
 }

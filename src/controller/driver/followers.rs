@@ -1,44 +1,57 @@
-//! Units here of jobs that another control node drives: they show the job's row, and get its output from the control node
-//! that has it. A follower ends with its job, or when this node owns the job again.
+//! Units here of jobs whose output is on another control node: they show the job's row, and copy the output. A copy is
+//! complete when its length and hash are those in the row, and not before, however long that takes: until then the unit
+//! runs. Only who drives the job, and holders of a complete copy, are sources.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::JobDriver;
-use crate::controller::core::{Attempt, InstanceName, JobId};
+use super::measure::measure;
+use crate::controller::core::{InstanceName, JobId};
 use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
-use crate::controller::store::{Error, JobDetail};
-use crate::controller::stream::lost_line;
+use crate::controller::store::{Error, JobDetail, Kept};
+use crate::os::back_off::BackOff;
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobOutput, JobReport, JobUnit};
 
 /// Between two looks at a job.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the next piece of the output of a job that has ended is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries to get more of its output.
+const FETCH_RETRY: BackOff = BackOff::new(LOOK, Duration::from_secs(10));
 
 /// The output of a job on its way here, attempt by attempt.
 #[derive(Default)]
 struct Copying {
     stream: Option<PeerStream>,
-    /// The unit's own output, of the attempt that was copied last.
     to: Option<JobOutput>,
-    /// Who sends it.
     from: Option<InstanceName>,
     /// A piece has come from the stream.
     is_fruitful: bool,
-    /// It has come to its end: the job may have ended, and there may be more behind it.
+    /// It has come to its end: there may be more behind it.
     has_ended: bool,
-    is_complete: bool,
-    /// When the latest piece was written.
-    came: Option<Instant>,
+    /// How often in a row a source had nothing to give, or something else: another one is asked then.
+    failures: u32,
+    /// When it is.
+    retry: Option<Instant>,
+    /// What is here has another hash than the output.
+    is_wrong: bool,
+    /// What the unit shows meanwhile.
+    told: String,
+}
+
+impl Copying {
+    fn fail(&mut self) {
+        self.failures += 1;
+        self.retry = Some(Instant::now() + FETCH_RETRY.after(self.failures));
+    }
 }
 
 impl JobDriver {
-    /// Has the units of a job here follow its owner.
+    /// Has the units of a job here copy its output, and show the job's end once they have all of it.
     pub(super) fn follow_elsewhere(self: &Arc<Self>, job: JobId) {
         let mut followers = self.followers.lock();
         if followers.contains_key(&job) {
@@ -46,17 +59,16 @@ impl JobDriver {
         }
         let this = self.clone();
         let task = tokio::spawn(async move {
-            let is_read = this.follow_owner(job).await;
+            this.follow_job(job).await;
             this.followers.lock().remove(&job);
-            let shown = if is_read { this.show_end(job).await } else { this.show(job).await };
-            if let Err(error) = shown {
+            if let Err(error) = this.show(job).await {
                 tracing::warn!(%job, %error, "a unit does not show the end of its job");
             }
         });
         followers.insert(job, task.abort_handle());
     }
 
-    /// This node owns the job.
+    /// This node drives the job.
     pub(super) fn stop_following(&self, job: JobId) {
         if let Some(task) = self.followers.lock().remove(&job) {
             task.abort();
@@ -64,21 +76,31 @@ impl JobDriver {
     }
 
     /// Whether a follower shows the end of the job once its output is here.
-    pub(super) fn is_followed(&self, job: JobId) -> bool {
+    pub(in crate::controller) fn is_followed(&self, job: JobId) -> bool {
         self.followers.lock().contains_key(&job)
     }
 
-    /// The units of a job that was deleted before they had shown its end.
-    async fn end_deleted(&self, job: JobId) {
+    /// Ends the units of a job that has no end to show.
+    async fn fail_units(&self, job: JobId, why: &str) {
         let units = self.units.lock().remove(&job).unwrap_or_default();
         for unit in units {
-            let (detail, extra) = (format!("job {job} was deleted"), unit.extra());
-            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+            fail(&unit, why).await;
         }
     }
 
-    /// Follows a job to its end. Returns whether all of its output was read, or cannot be.
-    async fn follow_owner(self: &Arc<Self>, job: JobId) -> bool {
+    /// A client cancels or releases a unit. If all that it waits for is the output of a job that has ended, it ends.
+    /// Returns whether it does.
+    pub(in crate::controller) async fn give_up_fetching(&self, unit: &JobUnit) -> bool {
+        let is_fetched = unit.extra().finished.is_some() && !unit.is_final();
+        if is_fetched {
+            self.detach(unit.id().as_str());
+            fail(unit, "the output of its job was not waited for").await;
+        }
+        is_fetched
+    }
+
+    /// Follows a job until all of its output is here, or is lost, or this node drives it.
+    async fn follow_job(self: &Arc<Self>, job: JobId) {
         let mut changes = self.store.changes();
         changes.mark_changed();
         let mut ticks = interval(LOOK);
@@ -86,83 +108,159 @@ impl JobDriver {
         let mut known: Option<JobDetail> = None;
         let mut looked = Instant::now();
         let mut copying = Copying::default();
-        let mut ended = None;
         loop {
-            let Some(unit) = self.first_unit(job) else { return false };
+            let Some(unit) = self.first_unit(job) else { return };
             let is_due = looked.elapsed() > self.options().timers.poll || copying.has_ended;
             if is_due || changes.has_changed().unwrap_or(false) {
                 changes.mark_unchanged();
                 looked = Instant::now();
                 match self.store.detail(job).await {
                     Ok(detail) => {
-                        if detail.row.controller_node.as_ref() == Some(&self.node) {
-                            return false;
+                        let is_final = detail.row.state.is_final();
+                        if !is_final && detail.row.controller_node.as_ref() == Some(&self.node) {
+                            return;
                         }
-                        if !detail.row.state.is_final() {
+                        if !is_final {
                             let _shown_later = self.show(job).await;
+                        }
+                        if known.as_ref() != Some(&detail) {
+                            copying.retry = None;
                         }
                         known = Some(detail);
                     }
                     Err(Error::NoJob(_)) => {
-                        self.end_deleted(job).await;
-                        return false;
+                        return self.fail_units(job, &format!("job {job} was deleted")).await;
                     }
                     Err(_) => changes.mark_changed(),
                 }
             }
-            // The owner may still have to read the end of the output.
-            let is_final = known.as_ref().is_some_and(|detail| {
-                detail.row.state.is_final() && !detail.attempts.last().is_some_and(Attempt::has_unread_output)
-            });
-            if is_final {
-                let ended = *ended.get_or_insert_with(Instant::now);
-                let waited = copying.came.map_or(ended, |came| came.max(ended)).elapsed();
-                if copying.is_complete || waited > PATIENCE {
-                    return true;
+            if let Some(detail) = known.as_ref().filter(|detail| detail.row.state.is_final()) {
+                match self.has_all(detail, &unit, &mut copying).await {
+                    Ok(true) => return,
+                    Ok(false) => match self.where_it_is(detail) {
+                        Ok(told) => self.show_copying(detail, told, &mut copying).await,
+                        Err(why) => return self.fail_units(job, &why).await,
+                    },
+                    Err(error) => tracing::debug!(%job, %error, "an output is compared later"),
                 }
             }
-            let owner = known.as_ref().and_then(|detail| detail.row.controller_node.clone());
-            copying.is_complete |= is_final && owner.is_none();
-            self.copy_some(&unit, (job, is_final), owner, &mut copying, &mut ticks).await;
+            self.copy_some(&unit, known.as_ref(), &mut copying, &mut ticks).await;
         }
+    }
+
+    /// Whether a unit has all of the output of a job that has ended. Notes that, once it was compared.
+    async fn has_all(
+        &self,
+        detail: &JobDetail,
+        unit: &JobUnit,
+        copying: &mut Copying,
+    ) -> Result<bool, Error> {
+        let (id, size) = (unit.id().as_str(), unit.output_size());
+        if detail.is_whole(&self.node, id, size) {
+            return Ok(true);
+        }
+        let (Some(end), Some(last)) = (detail.output_end(), detail.attempts.last()) else { return Ok(false) };
+        if size < end.bytes || copying.is_wrong {
+            return Ok(false);
+        }
+        if measure(unit).await? != end {
+            copying.is_wrong = true;
+            copying.fail();
+            return Ok(false);
+        }
+        let job = detail.row.id;
+        self.store.hold_complete((job, last.n), self.node.clone(), vec![id.to_owned()], end.bytes).await?;
+        Ok(true)
+    }
+
+    /// Where the output of a job that has ended comes from, for people.
+    ///
+    /// # Errors
+    /// It is lost.
+    fn where_it_is(&self, detail: &JobDetail) -> Result<String, String> {
+        let sources = self.sources(detail);
+        let why = match (&detail.output_lost, sources.first(), detail.output_end()) {
+            (Some(node), _, _) => format!("its output was on {node}"),
+            (None, None, Some(_)) => "no control node has its output any more".to_owned(),
+            (None, Some(node), _) => return Ok(format!("its output is fetched from {node}")),
+            (None, None, None) => return Ok("its output has not come to its end".to_owned()),
+        };
+        Err(format!("output lost: job {} is {}, and {why}", detail.row.id, detail.row.state.name()))
+    }
+
+    async fn show_copying(&self, detail: &JobDetail, told: String, copying: &mut Copying) {
+        if told != copying.told && self.show_running(detail, &told).await.is_ok() {
+            copying.told = told;
+        }
+    }
+
+    /// The control nodes from which the output of a job may be copied.
+    fn sources(&self, detail: &JobDetail) -> Vec<InstanceName> {
+        let owner = detail.row.controller_node.iter();
+        let mut sources: Vec<&InstanceName> = match detail.output_end() {
+            None => owner.collect(),
+            Some(end) if end.hash.is_some() => detail.complete.iter().map(|(node, _)| node).collect(),
+            Some(_) => {
+                let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
+                owner.chain(holders.map(|(node, _, _)| node)).collect()
+            }
+        };
+        sources.retain(|node| **node != self.node);
+        sources.dedup();
+        sources.into_iter().cloned().collect()
     }
 
     /// Takes the next piece of output, or returns at the next tick.
     async fn copy_some(
         &self,
         unit: &JobUnit,
-        (job, is_final): (JobId, bool),
-        owner: Option<InstanceName>,
+        detail: Option<&JobDetail>,
         copying: &mut Copying,
         ticks: &mut tokio::time::Interval,
     ) {
-        if copying.from != owner {
-            *copying = Copying { from: owner.clone(), ..Copying::default() };
+        let sources = detail.map(|detail| self.sources(detail)).unwrap_or_default();
+        if copying.from.as_ref().is_some_and(|from| !sources.contains(from)) {
+            (copying.from, copying.stream) = (None, None);
         }
-        if copying.stream.is_none() && !copying.is_complete {
+        if copying.stream.is_none() {
             if !(std::mem::take(&mut copying.has_ended) && copying.is_fruitful) {
                 ticks.tick().await;
+                if copying.retry.is_some_and(|retry| Instant::now() < retry) {
+                    return;
+                }
             }
-            if let Some(owner) = &owner {
-                copying.is_complete = self.connect((job, is_final), unit, owner, copying).await && is_final;
+            let next = sources.get(copying.failures as usize % sources.len().max(1));
+            if let (Some(detail), Some(from)) = (detail, next) {
+                copying.from = Some(from.clone());
+                match self.open_next(detail, unit, from, copying).await {
+                    Ok(Some(stream)) => (copying.stream, copying.is_fruitful) = (Some(stream), false),
+                    // It may have more soon.
+                    Ok(None) if !detail.row.state.is_final() => {}
+                    Ok(None) => copying.fail(),
+                    Err(error) => {
+                        copying.fail();
+                        let job = detail.row.id;
+                        tracing::debug!(%job, %from, %error, "the output of a job is not fetched yet");
+                    }
+                }
             }
         }
-        let Some(stream) = &mut copying.stream else {
-            ticks.tick().await;
-            return;
-        };
+        let Some(stream) = &mut copying.stream else { return };
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
                     if let Some(output) = &copying.to {
                         output.append(bytes).await;
-                        (copying.came, copying.is_fruitful) = (Some(Instant::now()), true);
+                        copying.is_fruitful = true;
+                        if detail.is_some_and(|detail| !detail.row.state.is_final()) {
+                            copying.failures = 0;
+                        }
                     }
                 }
                 // Its attempt or its job has ended, or it was broken off.
                 Ok(None) => (copying.stream, copying.has_ended) = (None, true),
                 Err(error) => {
-                    tracing::debug!(%job, %error, "the output of a job is fetched again from where it stopped");
+                    tracing::debug!(unit = %unit.id(), %error, "an output is fetched again from where it stopped");
                     copying.stream = None;
                 }
             },
@@ -170,80 +268,53 @@ impl JobDriver {
         }
     }
 
-    /// Opens the stream of a job's output from its owner, where the unit's own ends. Returns whether there is no more so
-    /// far.
-    async fn connect(
-        &self,
-        (job, is_final): (JobId, bool),
-        unit: &JobUnit,
-        owner: &InstanceName,
-        copying: &mut Copying,
-    ) -> bool {
-        match self.open_next((job, is_final), unit, owner, copying).await {
-            Ok(stream) => {
-                (copying.stream, copying.is_fruitful) = (stream, false);
-                copying.stream.is_none()
-            }
-            Err(PeerError::Missing { .. }) => true,
-            Err(error) => {
-                tracing::debug!(%job, %owner, %error, "the output of a job is not fetched yet");
-                false
-            }
-        }
-    }
-
-    /// The rest of the attempt that was copied last, or the next one of which the owner has output; `None` if all that
-    /// the owner has is here.
+    /// What follows in the output of a job behind what is here, to the end of an attempt; `None` if the source has no more
+    /// so far. What is here goes if it is no beginning of what the source has.
     async fn open_next(
         &self,
-        (job, is_final): (JobId, bool),
+        detail: &JobDetail,
         unit: &JobUnit,
-        owner: &InstanceName,
+        from: &InstanceName,
         copying: &mut Copying,
     ) -> Result<Option<PeerStream>, PeerError> {
         let Some(peers) = self.peers.get() else { return Err(PeerError::NoHolder) };
-        let part = |from, attempt: Option<u32>| {
-            PeerVerb::Output(OutputPart { from, follow: attempt.is_some(), attempt })
-        };
-        let latest = peers.ask(owner, part(u64::MAX, None), job).await?.0.attempt;
-        let early = || PeerError::Refused {
-            node: owner.clone(),
-            why: "it has an earlier attempt's alone".to_owned(),
-        };
-        let (own, begins) = (unit.extra().output_attempt, unit.extra().output_from);
-        if own > latest {
-            // One that has ended the job without it gets no more either.
+        let refused = |why: &str| PeerError::Refused { node: from.clone(), why: why.to_owned() };
+        let ask = |part| peers.ask(from, PeerVerb::Output(part), detail.row.id);
+        let there = ask(OutputPart { from: u64::MAX, follow: false, attempt: None }).await?.0;
+        // From here on nobody else writes, and what a former follower was about to write is there.
+        unit.write_copy(unit.extra().output_attempt).await;
+        let (size, known) = (unit.output_size(), unit.extra().output_starts);
+        let is_over = detail.output_end().is_some();
+        if !is_over && (there.size == 0 || there.attempt < unit.extra().output_attempt) {
             return Ok(None);
         }
-        if own > 0 && copying.to.is_none() {
-            // From here on nobody else writes, and what a former follower was about to write is there.
-            copying.to = Some(unit.write_output(own).await.ok_or_else(early)?);
+        // An older program does not say where attempts begin.
+        let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
+        let begun = starts.iter().filter(|(n, start)| **start < size || known.contains_key(*n));
+        let is_beginning = starts.is_empty() || begun.eq(known.iter());
+        if !is_beginning || copying.is_wrong || (is_over && size > there.size) {
+            if is_over && detail.output_end().is_some_and(|end| there.size < end.bytes) {
+                return Err(refused("it has lost a part of it"));
+            }
+            unit.clear_output().await.map_err(|error| refused(&error.to_string()))?;
+            copying.is_wrong = false;
+        } else if size > there.size || (is_over && size == there.size) {
+            return Ok(None);
         }
-        let mut is_whole = unit.output_size() == 0;
-        for attempt in own.max(1)..=latest {
-            let here = if attempt == own { unit.output_size().saturating_sub(begins) } else { 0 };
-            let (answer, stream) = match peers.ask(owner, part(here, Some(attempt)), job).await {
-                Err(PeerError::Missing { .. }) if attempt < latest => continue,
-                asked => asked?,
-            };
-            let has_all = attempt == own && answer.size <= here;
-            if has_all && attempt < latest {
-                is_whole = true;
-                continue;
-            }
-            if has_all && is_final {
-                return Ok(None);
-            }
-            if attempt != own {
-                let output = unit.write_output(attempt).await.ok_or_else(early)?;
-                if !is_whole {
-                    output.append(lost_line("the attempt before did not come to its end").into()).await;
-                }
-                output.begin().await;
-                copying.to = Some(output);
-            }
-            return Ok(Some(stream));
+        let size = unit.output_size();
+        let (attempt, start) =
+            starts.iter().rfind(|(_, start)| **start <= size).map(|(n, start)| (*n, *start)).unzip();
+        let to = unit.write_copy(attempt.unwrap_or(there.attempt)).await;
+        if start.is_none_or(|start| start == size) {
+            to.begin().await;
         }
-        Ok(None)
+        copying.to = Some(to);
+        let from = size.saturating_sub(start.unwrap_or(0));
+        Ok(Some(ask(OutputPart { from, follow: true, attempt }).await?.1))
     }
+}
+
+async fn fail(unit: &JobUnit, why: &str) {
+    let (detail, extra) = (why.to_owned(), unit.extra());
+    unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
 }

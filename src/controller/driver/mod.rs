@@ -4,6 +4,7 @@
 //! - `world`: what it does to mesh and units. `discovery`: who is registered, `candidates`: who could be. `checks`: their
 //!   health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
+//!   `measure`: the length and hash of that. `end`: what it leaves, saved with its end.
 //! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
 //!   project in it.
 //! - `shown`: what the units of jobs show. `followers`: those of jobs that another control node drives.
@@ -13,9 +14,11 @@ mod attempt;
 mod candidates;
 mod checks;
 mod discovery;
+mod end;
 mod followers;
 mod input;
 mod lease;
+mod measure;
 mod output;
 mod pods;
 mod request;
@@ -319,7 +322,9 @@ impl JobDriver {
         // After a failure half way all are shown again.
         let before = std::mem::take(&mut *self.attended.lock());
         for job in &driven {
-            self.stop_following(job.id);
+            if !job.state.is_final() {
+                self.stop_following(job.id);
+            }
             let made = self.ensure_unit(job).await?;
             if !job.state.is_final() && (made == Some(true) || before.get(&job.id) != Some(job)) {
                 self.show(job.id).await?;

@@ -2,20 +2,18 @@
 //! lines and whole zips only, so that another attempt's can follow.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 
+use super::measure::{self, Measure, measure};
 use crate::controller::core::{AttemptNo, Job};
-use crate::controller::store::{Error, Figures};
+use crate::controller::store::{Error, Figures, HeldOutput};
 use crate::controller::stream::{StoredZip, WorkerOutput, lost_line};
 use crate::work::jobs::{JobOutput, JobUnit};
 
 /// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
 const MOST_HELD: usize = 4 << 20;
-const CHUNK: usize = 256 << 10;
 
 pub(super) struct AttemptOutput {
     /// `None` if the unit of the job is gone, or a later attempt has begun: what comes is read, and thrown away.
@@ -28,6 +26,8 @@ pub(super) struct AttemptOutput {
     written: u64,
     /// More waits than is held; the rest is read at the end.
     is_behind: bool,
+    /// Of the output of the job, from its first byte.
+    measured: Measure,
     attempt: AttemptNo,
 }
 
@@ -42,7 +42,7 @@ impl AttemptOutput {
         n: AttemptNo,
         last_words: &str,
     ) -> Result<Self, Error> {
-        let mut parser = WorkerOutput::default();
+        let (mut parser, mut measured) = (WorkerOutput::default(), Measure::default());
         let job_output = match unit {
             Some(unit) => unit.write_output(n.0).await,
             None => None,
@@ -52,12 +52,12 @@ impl AttemptOutput {
                 close(output, last_words).await?;
             }
             let from = output.begin().await;
-            parser = replay(output.unit(), from).await?;
+            (parser, measured) = replay(output.unit(), from).await?;
         }
         let written = parser.position();
         let holds_back = job.retry.max > 0;
         let held = BytesMut::new();
-        Ok(Self { job_output, parser, holds_back, held, written, is_behind: false, attempt: n })
+        Ok(Self { job_output, parser, holds_back, held, written, is_behind: false, measured, attempt: n })
     }
 
     /// The byte of the worker's output from which on it is to be read.
@@ -81,8 +81,7 @@ impl AttemptOutput {
             output.unit().note_status(last).await;
         }
         if !self.holds_back {
-            self.written += bytes.len() as u64;
-            return output.append(bytes).await;
+            return self.write(bytes).await;
         }
         if self.is_behind {
             return;
@@ -92,8 +91,7 @@ impl AttemptOutput {
         let whole = usize::try_from(whole).unwrap_or(usize::MAX).min(self.held.len());
         if whole > 0 {
             let ready = self.held.split_to(whole).freeze();
-            self.written += ready.len() as u64;
-            output.append(ready).await;
+            self.write(ready).await;
         }
         if self.held.len() > MOST_HELD {
             self.held = BytesMut::new();
@@ -101,11 +99,28 @@ impl AttemptOutput {
         }
     }
 
-    /// Takes the next of the missing bytes.
-    pub(super) async fn push_missing(&mut self, bytes: Bytes) {
+    /// Adds the next of its bytes to the output of the job.
+    pub(super) async fn write(&mut self, bytes: Bytes) {
         self.written += bytes.len() as u64;
         if let Some(output) = &self.job_output {
+            self.measured.add(&bytes);
             output.append(bytes).await;
+        }
+    }
+
+    /// What is there once all of it is. Where a retry may follow, or might have, the output is closed with these words.
+    ///
+    /// # Errors
+    /// What is there cannot be read or cut.
+    pub(super) async fn end(&self, last_words: Option<&str>) -> Result<Option<HeldOutput>, Error> {
+        let Some(output) = &self.job_output else { return Ok(None) };
+        let end = self.measured.end();
+        match last_words {
+            None if end.bytes == output.unit().output_size() => {
+                measure::keep(output.unit()).await?;
+                Ok(Some(HeldOutput { unit: output.unit().id().to_string(), end }))
+            }
+            None | Some(_) => held(output, last_words).await.map(Some),
         }
     }
 
@@ -113,13 +128,10 @@ impl AttemptOutput {
     /// then another one may follow.
     pub(super) async fn figures(&self, is_over: bool) -> Figures {
         let is_last = is_over || self.parser.final_status().is_some();
-        // What is held back until the end is known, and copied then.
-        let missing = self.missing(true);
-        let rest = missing.end.saturating_sub(missing.start);
         Figures {
             attempt: self.attempt,
             events: self.parser.events(),
-            output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()) + rest,
+            output_bytes: self.job_output.as_ref().map_or(0, |output| output.unit().output_size()),
             rc: self.exit_code().await,
             revision: None,
             recap: self.parser.recap().filter(|_| is_last).cloned(),
@@ -138,18 +150,30 @@ impl AttemptOutput {
     }
 }
 
+/// Closes the output of a job with these words, if there are any, and measures it.
+///
+/// # Errors
+/// What is there cannot be read or cut.
+pub(super) async fn held(output: &JobOutput, last_words: Option<&str>) -> Result<HeldOutput, Error> {
+    if let Some(words) = last_words {
+        close(output, words).await?;
+    }
+    let end = measure(output.unit()).await?;
+    Ok(HeldOutput { unit: output.unit().id().to_string(), end })
+}
+
 /// Ends the output of a job that may be retried: a status line says why, unless the worker's end line is there. A line or
 /// zip that a killed process could not write to its end is cut off.
 ///
 /// # Errors
 /// What is there cannot be read or cut.
-pub(super) async fn close(output: &JobOutput, why: &str) -> Result<(), Error> {
+async fn close(output: &JobOutput, why: &str) -> Result<(), Error> {
     let unit = output.unit();
     if unit.output_size() == 0 {
         return Ok(());
     }
     let from = unit.extra().output_from;
-    let known = replay(unit, from).await?;
+    let (known, _) = replay(unit, from).await?;
     if known.has_ended() {
         return Ok(());
     }
@@ -163,30 +187,12 @@ pub(super) async fn close(output: &JobOutput, why: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads again what an earlier process wrote.
-async fn replay(unit: &JobUnit, from: u64) -> Result<WorkerOutput, Error> {
-    let path = unit.output();
-    let read = tokio::task::spawn_blocking(move || {
-        read_again(&path, from).map_err(|source| Error::File { path, source })
-    });
-    read.await.map_err(|error| Error::Away(error.to_string()))?
-}
-
-fn read_again(path: &Path, from: u64) -> std::io::Result<WorkerOutput> {
-    let mut parser = WorkerOutput::default();
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(parser),
-        Err(error) => return Err(error),
-    };
-    file.seek(SeekFrom::Start(from))?;
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(parser),
-            Ok(count) => parser.push(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// Reads again what an earlier process wrote: what the attempt says that begins at this byte, and how much there is.
+async fn replay(unit: &JobUnit, from: u64) -> Result<(WorkerOutput, Measure), Error> {
+    measure::read(unit, Default::default(), move |(parser, measured): &mut (WorkerOutput, Measure), bytes| {
+        let before = usize::try_from(from.saturating_sub(measured.bytes())).unwrap_or(usize::MAX);
+        parser.push(bytes.get(before..).unwrap_or_default());
+        measured.add(bytes);
+    })
+    .await
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::JobDriver;
-use super::output::close;
+use super::output::held;
 use super::request::parsed;
 use crate::controller::core::{Attempt, InstanceName, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
@@ -25,9 +25,14 @@ impl JobDriver {
     /// # Errors
     /// Those of the store.
     pub async fn attach(self: &Arc<Self>, job: JobId, unit: JobUnit) -> Result<(), Error> {
-        let payload = self.store.holders(job, Kept::Payload).await?;
-        let is_elsewhere = !payload.is_empty() && payload.iter().all(|(node, _)| *node != self.node);
-        let holders = if is_elsewhere { self.store.holders(job, Kept::Output).await? } else { payload };
+        let detail = self.store.detail(job).await?;
+        let held = |wanted| {
+            let held = detail.holders.iter().filter(move |(_, _, kept)| *kept == wanted);
+            held.map(|(node, unit, _)| (node.clone(), unit.clone()))
+        };
+        let is_elsewhere =
+            held(Kept::Payload).count() > 0 && held(Kept::Payload).all(|(node, _)| node != self.node);
+        let holders: Vec<_> = held(Kept::Payload).chain(held(Kept::Output)).collect();
         let first = self.leading(&holders).filter(|first| first.id() != unit.id());
         if let Some(first) = &first {
             unit.share_output(first).await;
@@ -39,7 +44,6 @@ impl JobDriver {
             list.retain(|one| one.id() != unit.id());
             list.insert(if first.is_none() { 0 } else { list.len() }, unit);
         }
-        let detail = self.store.detail(job).await?;
         let owner = detail.row.controller_node.as_ref();
         if owner.map_or(is_elsewhere, |owner| *owner != self.node) {
             self.follow_elsewhere(job);
@@ -77,77 +81,106 @@ impl JobDriver {
         });
     }
 
-    /// Has the units of a job show its row as it is now, but its end only once its output is read.
+    /// Has the units of a job show its row as it is now, but its end only once all of its output is here: if it is not,
+    /// it is fetched.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn show(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
-        self.show_row(job, false).await
-    }
-
-    /// Has the units of a job show its end: all of its output was read.
-    pub(super) async fn show_end(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
-        self.show_row(job, true).await
-    }
-
-    async fn show_row(self: &Arc<Self>, job: JobId, is_read: bool) -> Result<(), Error> {
         let units = self.units.lock().get(&job).cloned().unwrap_or_default();
-        if units.is_empty() {
-            return Ok(());
-        }
+        let Some(first) = units.first() else { return Ok(()) };
         let detail = self.store.detail(job).await?;
-        let is_final = detail.row.state.is_final();
-        let is_unread = match &detail.row.controller_node {
-            Some(owner) if *owner == self.node => {
-                detail.attempts.last().is_some_and(Attempt::has_unread_output)
-            }
-            // Only its follower knows.
-            Some(_) => true,
-            None => false,
-        };
-        if is_final && ((is_unread && !is_read) || self.is_followed(job) || self.is_deciding(job)) {
+        if !detail.row.state.is_final() {
+            return self.report(&detail, &units).await;
+        }
+        if self.is_followed(job) || self.is_deciding(job) {
             // Its output comes first.
             return Ok(());
         }
-        let child_type = match detail.attempts.last() {
-            Some(attempt) => self.child_type(attempt).await?,
-            None => String::new(),
-        };
-        if !is_final || detail.row.terms.retry.max == 0 || detail.row.state == JobState::Successful {
-            return self.report(detail, &child_type, &units).await;
+        if detail.is_whole(&self.node, first.id().as_str(), first.output_size()) {
+            return self.report(&detail, &units).await;
         }
-        // A full disk makes the end of the output wait, and the loop that shows jobs must not.
-        if !self.closing.lock().insert(job) {
-            return Ok(());
+        let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
+        match detail.output_end() {
+            None if is_own => self.end_output(detail, units).await,
+            Some(_) | None => self.follow_elsewhere(job),
         }
-        let this = self.clone();
-        let closing = tokio::spawn(async move {
-            // No attempt writes behind its end.
-            let closed = match units[0].write_output(u32::MAX).await {
-                Some(output) => close(&output, &detail.row.explanation).await,
-                None => Ok(()),
-            };
-            let reported = this.report(detail, &child_type, &units).await;
-            if let Err(error) = closed.and(reported) {
-                tracing::warn!(%job, %error, "the end of a job is not shown completely");
-            }
-            this.closing.lock().remove(&job);
-        });
-        let _full = timeout(CLOSED_WITHIN, closing).await;
         Ok(())
     }
 
-    /// Has units show a row as it is.
-    async fn report(&self, detail: JobDetail, child_type: &str, units: &[JobUnit]) -> Result<(), Error> {
+    /// Has the output of a job end where it is, if the job's end was not that of an attempt, but a loss. A full disk makes
+    /// that wait, and the loop that shows jobs must not.
+    async fn end_output(self: &Arc<Self>, detail: JobDetail, units: Vec<JobUnit>) {
         let job = detail.row.id;
+        // What an older program left is read to its end first.
+        if detail.attempts.last().is_none_or(Attempt::has_unread_output) || !self.closing.lock().insert(job) {
+            return;
+        }
+        let this = self.clone();
+        let ending = tokio::spawn(async move {
+            if let Err(error) = this.measure_output(&detail, &units).await {
+                tracing::warn!(%job, %error, "the end of a job is shown later");
+            }
+            this.closing.lock().remove(&job);
+        });
+        let _full = timeout(CLOSED_WITHIN, ending).await;
+    }
+
+    async fn measure_output(self: &Arc<Self>, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
+        let Some(n) = detail.attempts.last().map(|last| last.n) else { return Ok(()) };
+        let row = &detail.row;
+        let closes = row.terms.retry.max > 0 && row.state != JobState::Successful;
+        // No attempt writes behind its end.
+        let held = match units[0].write_output(u32::MAX).await {
+            Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),
+            None => None,
+        };
+        self.store.drive_to_end(self.fence(), (row.id, n), None, held, |_, _| Ok(())).await?;
+        let detail = self.store.detail(row.id).await?;
+        match detail.is_whole(&self.node, units[0].id().as_str(), units[0].output_size()) {
+            true => self.report(&detail, units).await,
+            false => {
+                self.follow_elsewhere(row.id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Has the units of a job that has ended show that they run on, as they have not got its output yet.
+    pub(super) async fn show_running(&self, detail: &JobDetail, why: &str) -> Result<(), Error> {
+        let child_type = self.child_type_of(detail).await?;
+        let units = self.units.lock().get(&detail.row.id).cloned().unwrap_or_default();
+        for unit in units {
+            let JobReport { extra, .. } = report(detail, &child_type, unit.extra());
+            unit.report(JobReport { state: UnitState::Running, detail: why.to_owned(), extra }).await;
+        }
+        Ok(())
+    }
+
+    /// The work type of its latest attempt.
+    async fn child_type_of(&self, detail: &JobDetail) -> Result<String, Error> {
+        match detail.attempts.last() {
+            Some(attempt) => self.child_type(attempt).await,
+            None => Ok(String::new()),
+        }
+    }
+
+    /// Has units show a row as it is.
+    async fn report(&self, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
+        let (job, child_type) = (detail.row.id, self.child_type_of(detail).await?);
         if detail.row.state.is_final() {
             // Each may be the one that is left of them.
             for unit in units.iter().skip(1) {
                 unit.share_output(&units[0]).await;
             }
+            if let (Some(last), true) = (detail.attempts.last(), units.len() > 1) {
+                let all = units.iter().map(|unit| unit.id().to_string()).collect();
+                let size = units[0].output_size();
+                self.store.hold_complete((job, last.n), self.node.clone(), all, size).await?;
+            }
         }
         for unit in units {
-            unit.report(report(&detail, child_type, unit.extra())).await;
+            unit.report(report(detail, &child_type, unit.extra())).await;
         }
         if detail.row.state.is_final() {
             if let Entry::Occupied(mut list) = self.units.lock().entry(job) {
@@ -157,7 +190,7 @@ impl JobDriver {
                     list.remove();
                 }
             }
-            if !parsed(&detail)?.rerun {
+            if !parsed(detail)?.rerun {
                 for unit in units {
                     self.drop_payload(job, unit).await?;
                 }

@@ -40,7 +40,12 @@ impl Service {
         }
         let mut over = Copies::new(self, Kept::Output, before(bounds.output_retention));
         while let Some(one) = over.next().await? {
-            self.drop_output(&one).await?;
+            if self.registry.job_unit(&one.unit).is_some_and(|unit| !unit.is_final()) {
+                // It says that the output is lost, and goes in the next round.
+                self.driver.store.give_up_output(one.job, self.driver.node.clone()).await?;
+            } else {
+                self.drop_output(&one).await?;
+            }
         }
         self.drop_most(now, bounds.output_limit).await?;
         while self.driver.store.purge(before(bounds.job_retention), AT_ONCE).await? == u64::from(AT_ONCE) {}
@@ -69,7 +74,8 @@ impl Service {
         let mut oldest = Copies::new(self, Kept::Output, now);
         while left > limit {
             let Some(one) = oldest.next().await? else { break };
-            if self.drop_output(&one).await? {
+            let is_fetched = self.registry.job_unit(&one.unit).is_some_and(|unit| !unit.is_final());
+            if !is_fetched && self.drop_output(&one).await? {
                 left = left.saturating_sub(one.output_bytes);
             }
             if left <= limit {

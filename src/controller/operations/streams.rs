@@ -77,8 +77,8 @@ impl Service {
         asked: operation::OutputPart,
     ) -> Result<Operated, OperationRefusal> {
         let operation::OutputPart { id, from, attempt, follow } = asked;
-        let (size, output) = self.output(JobId(id), OutputPart { from, follow, attempt }).await?;
-        let answer = Answer::ReadOutput(OutputBegins { id, from, size });
+        let (size, output, missing) = self.output(JobId(id), OutputPart { from, follow, attempt }).await?;
+        let answer = Answer::ReadOutput(OutputBegins { id, from, size, missing });
         Ok((answer, Some(Box::new(JobStream { output, events: None }))))
     }
 
@@ -87,32 +87,42 @@ impl Service {
         asked: operation::EventFilter,
     ) -> Result<Operated, OperationRefusal> {
         let operation::EventFilter { id, from, host, failed, follow } = asked;
-        let (_, output) = self.output(JobId(id), OutputPart { from: 0, follow, attempt: None }).await?;
+        let (_, output, _) = self.output(JobId(id), OutputPart { from: 0, follow, attempt: None }).await?;
         let events = Some(EventFilter::new(from, host, failed));
         Ok((Answer::ReadEvents(EventsBegin { id }), Some(Box::new(JobStream { output, events }))))
     }
 
-    /// The output of a job, wherever it is, and how many bytes there are now.
-    async fn output(&self, id: JobId, part: OutputPart) -> Result<(u64, OutputSource), OperationRefusal> {
-        match OutputReader::open(&self.driver, &self.registry, id, part).await {
-            Ok(reader) => return Ok((reader.size(), OutputSource::Here(reader))),
-            Err(OutputError::Elsewhere(_)) => {}
+    /// The output of a job, wherever it is, how many bytes there are now, and why the rest is missing, if it is.
+    async fn output(
+        &self,
+        id: JobId,
+        part: OutputPart,
+    ) -> Result<(u64, OutputSource, Option<String>), OperationRefusal> {
+        let here = match OutputReader::open(&self.driver, &self.registry, id, part).await {
+            // What follows it comes as it is fetched.
+            Ok(reader) if reader.is_whole() || part.follow => {
+                return Ok((reader.size(), OutputSource::Here(reader), None));
+            }
+            Ok(reader) => Some(reader),
+            Err(OutputError::Elsewhere(_)) => None,
             Err(error @ (OutputError::Store(_) | OutputError::Missing(_))) => return Err(error.into()),
+        };
+        let error = match self.output_elsewhere(id, part).await {
+            Ok((answer, stream)) => return Ok((answer.size, OutputSource::Elsewhere(id, stream), None)),
+            Err(error) => error,
+        };
+        if let Some(reader) = here {
+            let missing = format!("the rest of the output of job {id} is not here yet: {error}");
+            return Ok((reader.size(), OutputSource::Here(reader), Some(missing)));
         }
-        self.driver.store.job(id).await?;
-        match self.output_elsewhere(id, part).await {
-            Ok((answer, stream)) => Ok((answer.size, OutputSource::Elsewhere(id, stream))),
-            Err(error) => Err(match error {
-                PeerError::NoHolder => missing(format!("the output of job {id} is not kept any more")),
-                PeerError::Missing { .. } => missing(error.to_string()),
-                PeerError::Store(error) => error.into(),
-                PeerError::Unreachable { .. } | PeerError::Refused { .. } | PeerError::Signing { .. } => {
-                    OperationRefusal::new(
-                        OperationCode::OwnerAway,
-                        format!("the output of job {id}: {error}"),
-                    )
-                }
-            }),
-        }
+        Err(match error {
+            PeerError::NoHolder => missing(format!("the output of job {id} is not kept any more")),
+            PeerError::Missing { .. } => missing(error.to_string()),
+            PeerError::Store(error) => error.into(),
+            PeerError::Unreachable { .. } | PeerError::Refused { .. } | PeerError::Signing { .. } => {
+                let why = format!("the output of job {id}: {error}");
+                OperationRefusal::new(OperationCode::OwnerAway, why)
+            }
+        })
     }
 }

@@ -18,6 +18,7 @@ pub use self::server::{Admitted, PeerServer};
 use super::core::{InstanceName, JobId};
 use super::output::OutputPart;
 use super::service::Service;
+use super::store::Kept;
 use crate::work::{Dialer, WorkError};
 
 /// The longest line in either direction, in bytes.
@@ -57,12 +58,18 @@ impl PeerRequest {
 }
 
 /// What a control node says of what it sends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAnswer {
     /// Bytes that are there now, of the wanted attempt if one was named.
     pub size: u64,
     /// The attempt whose output was begun last; 0 if there is none.
     pub attempt: u32,
+    /// Where the output of each of the latest attempts begins. Older programs do not say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<(u32, u64)>,
+    /// The job has ended, and the end of this is not that of its output.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 /// An answer's line.
@@ -129,8 +136,8 @@ impl Service {
         PeerServer::new(self.driver.clone(), self.registry.clone())
     }
 
-    /// The output of a job that is not on this node, from the control node that has it: how many bytes it has now, and
-    /// those that are wanted.
+    /// The output of a job that is not on this node, or not all of it, from a control node that has it: how many bytes it
+    /// has now, and those that are wanted.
     ///
     /// # Errors
     /// No control node has it, or none of those that have it answers.
@@ -139,17 +146,22 @@ impl Service {
         job: JobId,
         part: OutputPart,
     ) -> Result<(PeerAnswer, PeerStream), PeerError> {
-        let holders = self.driver.store.holders(job, super::store::Kept::Output).await?;
-        let owner = self.driver.store.owners_of(vec![job]).await?.remove(&job);
+        let detail = self.driver.store.detail(job).await?;
         let peers = self.driver.peers.get().ok_or(PeerError::NoHolder)?;
-        let mut others: Vec<InstanceName> =
-            holders.into_iter().map(|(node, _)| node).filter(|node| *node != self.driver.node).collect();
-        // Who drives it has all of it; others may lack the last of it.
-        others.sort_by_key(|node| Some(node) != owner.as_ref());
+        let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
+        let mut others: Vec<&InstanceName> =
+            holders.map(|(node, _, _)| node).filter(|node| **node != self.driver.node).collect();
+        // Who has all of it, and who drives it; others may lack the last of it.
+        let is_complete = |node: &InstanceName| detail.complete.iter().any(|(holder, _)| holder == node);
+        others.sort_by_key(|node| (!is_complete(node), Some(*node) != detail.row.controller_node.as_ref()));
         others.dedup();
         let mut last = PeerError::NoHolder;
         for node in others {
-            match peers.ask(&node, PeerVerb::Output(part), job).await {
+            match peers.ask(node, PeerVerb::Output(part), job).await {
+                Ok((PeerAnswer { partial: true, .. }, _)) => {
+                    let why = "it has not got all of it yet".to_owned();
+                    last = PeerError::Refused { node: node.clone(), why };
+                }
                 Ok(found) => return Ok(found),
                 Err(error) => last = error,
             }

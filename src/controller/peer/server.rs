@@ -129,8 +129,10 @@ impl PeerServer {
         match request.verb {
             PeerVerb::Output(part) => {
                 let reader = OutputReader::open(&self.driver, &self.registry, job, part).await?;
-                let attempt = reader.unit().extra().output_attempt;
-                Ok((PeerAnswer { size: reader.size(), attempt }, Content::Output(Box::new(reader))))
+                let extra = reader.unit().extra();
+                let (attempt, starts) = (extra.output_attempt, extra.output_starts.into_iter().collect());
+                let answer = PeerAnswer { size: reader.size(), attempt, starts, partial: !reader.is_whole() };
+                Ok((answer, Content::Output(Box::new(reader))))
             }
             PeerVerb::Payload { from } => {
                 let path = self.unit(job, Kept::Payload).await?.payload();

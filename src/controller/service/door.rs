@@ -292,6 +292,11 @@ impl Jobs for Door {
             }
             // It may have become a job meanwhile.
             let Some((driver, job)) = attached() else { return Ok(()) };
+            if let Some(unit) = self.0.registry.job_unit(unit.as_str())
+                && driver.give_up_fetching(&unit).await
+            {
+                return Ok(());
+            }
             driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
             driver.show(job).await.map_err(|error| error.to_string())
         })

@@ -7,9 +7,9 @@ use super::Store;
 use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
-use super::recaps;
 use super::sql::{Sql, to_json, values};
-use crate::controller::core::{AttemptNo, Driven, Fence, Job, JobId, Refused, Time};
+use super::{holders, recaps};
+use crate::controller::core::{AttemptNo, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Refused, Time};
 use crate::controller::stream::Recap;
 
 /// What the owner has counted in the output of an attempt.
@@ -29,6 +29,15 @@ pub struct Figures {
     pub recap: Option<Recap>,
 }
 
+/// A complete output on the owner's disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldOutput {
+    /// The unit that has it.
+    pub unit: String,
+    /// Its length and hash.
+    pub end: OutputEnd,
+}
+
 impl Store {
     /// The owner reports on an attempt. Figures, if given, are saved with it. Returns the job as it is now.
     /// `report` may be called more than once.
@@ -42,17 +51,46 @@ impl Store {
         figures: Option<Figures>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
     ) -> Result<Job, Error> {
+        self.fenced_write(by, move |sql, by| drive(sql, by, id, figures.as_ref(), &report)).await
+    }
+
+    /// As [`Self::drive`] with the report that an attempt has ended, and with what it left, complete, if any output is
+    /// kept: from then on its unit may be released.
+    ///
+    /// # Errors
+    /// As [`Self::drive`].
+    pub async fn drive_to_end(
+        &self,
+        by: Fence,
+        (id, n): (JobId, AttemptNo),
+        figures: Option<Figures>,
+        output: Option<HeldOutput>,
+        report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
+    ) -> Result<Job, Error> {
         self.fenced_write(by, move |sql, by| {
-            let now = sql.now();
-            let before = jobs::load_one(sql, id)?;
-            let mut job = before.clone();
-            report(&mut job.driven_by(by).map_err(Refused::from)?, now)?;
-            // Counters first: they are written only while the job is not final.
-            if let Some(figures) = &figures {
-                count(sql, by, id, figures)?;
-            }
-            if !jobs::save(sql, &before, &job)? {
-                return Err(Error::fenced(by));
+            let query = format!("SELECT output_bytes FROM job WHERE id = $1{}", sql.dialect().lock_row());
+            let counted = match figures {
+                Some(_) => 0,
+                None => sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?.take()?,
+            };
+            // Another control node sent it and has counted more, and the owner never got that: it is no holder.
+            let has_all = match &output {
+                Some(output) => output.end.bytes >= counted || is_sender(sql, (id, n), &by.owner)?,
+                None => false,
+            };
+            let end = output.as_ref().map(|output| match has_all {
+                true => output.end,
+                false => OutputEnd { bytes: counted, hash: None },
+            });
+            let job = drive(sql, by, id, figures.as_ref(), &|job, now| {
+                report(job, now)?;
+                job.on_output(n, end)
+            })?;
+            if let Some(HeldOutput { unit, end }) = output.as_ref().filter(|_| has_all) {
+                holders::complete(sql, (id, n), &by.owner, std::slice::from_ref(unit), end.bytes)?;
+                if end.bytes != counted && figures.is_none() {
+                    sql.execute("UPDATE job SET output_bytes = $1 WHERE id = $2", values![end.bytes, id])?;
+                }
             }
             Ok(job)
         })
@@ -110,6 +148,29 @@ impl Store {
         })
         .await
     }
+}
+
+fn is_sender(sql: &mut dyn Sql, (id, n): (JobId, AttemptNo), node: &InstanceName) -> Result<bool, Error> {
+    let query = "SELECT 1 FROM attempt WHERE job = $1 AND n = $2 AND sender = $3";
+    Ok(!sql.query(query, values![id, n, node])?.is_empty())
+}
+
+fn drive(
+    sql: &mut dyn Sql,
+    by: &Fence,
+    id: JobId,
+    figures: Option<&Figures>,
+    report: &dyn Fn(&mut Driven<'_>, Time) -> Result<(), Refused>,
+) -> Result<Job, Error> {
+    let now = sql.now();
+    let before = jobs::load_one(sql, id)?;
+    let mut job = before.clone();
+    report(&mut job.driven_by(by).map_err(Refused::from)?, now)?;
+    // Counters first: they are written only while the job is not final.
+    if let Some(figures) = figures {
+        count(sql, by, id, figures)?;
+    }
+    if jobs::save(sql, &before, &job)? { Ok(job) } else { Err(Error::fenced(by)) }
 }
 
 /// Saves figures of a job that has not ended. Returns whether it did, and not so if they are of a former attempt.

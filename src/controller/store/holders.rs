@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use super::Store;
 use super::error::Error;
-use super::sql::{Row, Sql, values};
-use crate::controller::core::{InstanceName, JobId, JobState, Time};
+use super::sql::{Row, Sql, insert, values};
+use crate::controller::core::{AttemptNo, InstanceName, JobId, JobState, Time};
 use crate::rpc::report::names::names;
 
 names! {
@@ -40,6 +40,42 @@ pub(super) fn of(sql: &mut dyn Sql, job: JobId, kept: Kept) -> Result<Vec<(Insta
     sql.query(query, values![job, kept.name()])?.into_iter().map(read).collect()
 }
 
+/// Units of a control node have all of a job's output, as an attempt left it: its length and hash were compared.
+pub(super) fn complete(
+    sql: &mut dyn Sql,
+    (job, n): (JobId, AttemptNo),
+    node: &InstanceName,
+    units: &[String],
+    bytes: u64,
+) -> Result<(), Error> {
+    let output = Kept::Output.name();
+    let row = |unit: &String| values![job, node, unit.as_str(), output, n, bytes, true].to_vec();
+    insert(
+        sql,
+        "holder (job, node, unit, has, attempt, bytes, complete)",
+        units.iter().map(row).collect(),
+        "ON CONFLICT (job, node, unit, has) DO UPDATE SET attempt = excluded.attempt, \
+         bytes = excluded.bytes, complete = excluded.complete",
+    )?;
+    sql.announce();
+    Ok(())
+}
+
+/// A complete copy of a job's output is gone with its control node. If it was the last one, the output is lost. A copy
+/// of which an older program says nothing may be complete.
+pub(super) fn lose_output(sql: &mut dyn Sql, job: JobId, node: &InstanceName) -> Result<(), Error> {
+    let lost = sql.execute(
+        "UPDATE job SET output_lost = $1 WHERE id = $2 AND output_lost IS NULL AND output_bytes > 0 \
+         AND state NOT IN ('pending', 'waiting', 'running') AND NOT EXISTS (SELECT 1 FROM holder \
+         WHERE holder.job = job.id AND has = $3 AND coalesce(complete, 1) = 1)",
+        values![node, job, Kept::Output.name()],
+    )?;
+    if lost > 0 {
+        sql.announce();
+    }
+    Ok(())
+}
+
 /// A job that has not been sent fails if no control node holds its payload any more.
 fn lose_payload(sql: &mut dyn Sql, node: &InstanceName, id: JobId) -> Result<(), Error> {
     let pending = "SELECT 1 FROM job WHERE id = $1 AND state = $2";
@@ -56,7 +92,7 @@ fn lose_payload(sql: &mut dyn Sql, node: &InstanceName, id: JobId) -> Result<(),
 }
 
 impl Store {
-    /// A control node has a copy now.
+    /// A control node has a copy now, or is about to fetch it.
     pub async fn hold(&self, job: JobId, node: InstanceName, unit: String, kept: Kept) -> Result<(), Error> {
         self.write(move |sql| {
             let exists = sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?;
@@ -64,8 +100,44 @@ impl Store {
                 return Err(Error::NoJob(job));
             }
             sql.execute(
-                "INSERT INTO holder (job, node, unit, has) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-                values![job, &node, unit.as_str(), kept.name()],
+                "INSERT INTO holder (job, node, unit, has, complete) VALUES ($1, $2, $3, $4, $5) \
+                 ON CONFLICT DO NOTHING",
+                values![job, &node, unit.as_str(), kept.name(), false],
+            )?;
+            sql.announce();
+            Ok(())
+        })
+        .await
+    }
+
+    /// Units of a control node have all of a job's output, as this attempt left it.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn hold_complete(
+        &self,
+        (job, n): (JobId, AttemptNo),
+        node: InstanceName,
+        units: Vec<String>,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        self.write(move |sql| {
+            if sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?.is_empty() {
+                return Err(Error::NoJob(job));
+            }
+            let found = "UPDATE job SET output_lost = NULL WHERE id = $1 AND output_lost IS NOT NULL";
+            sql.execute(found, values![job])?;
+            complete(sql, (job, n), &node, &units, bytes)
+        })
+        .await
+    }
+
+    /// The output of a job that has ended is not kept any longer, and a unit of this control node has not got all of it.
+    pub async fn give_up_output(&self, job: JobId, node: InstanceName) -> Result<(), Error> {
+        self.write(move |sql| {
+            sql.execute(
+                "UPDATE job SET output_lost = $1 WHERE id = $2 AND output_lost IS NULL",
+                values![&node, job],
             )?;
             sql.announce();
             Ok(())
@@ -205,6 +277,15 @@ impl Store {
                 return Err(Error::Conflict(format!(
                     "job {id} is {}, or a unit of it is not released yet: cancel it and wait",
                     job.state.name()
+                )));
+            }
+            let fetching = "SELECT node FROM holder WHERE job = $1 AND has = $2 AND complete = 0 \
+                 AND EXISTS (SELECT 1 FROM holder whole WHERE whole.job = $1 AND whole.has = $2 \
+                 AND whole.complete = 1 AND whole.node <> holder.node) ORDER BY node LIMIT 1";
+            if let Some(mut row) = sql.query(fetching, values![id, Kept::Output.name()])?.pop() {
+                let node: InstanceName = row.take()?;
+                return Err(Error::Conflict(format!(
+                    "a unit of job {id} on {node} has not got all of its output yet: wait, or release the unit"
                 )));
             }
             sql.execute("DELETE FROM job WHERE id = $1", values![id])?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{
-    Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, Progress, Retry, Time,
+    Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, OutputEnd, Progress, Retry, Time,
 };
 use crate::controller::stream::RunSummary;
 
@@ -66,7 +66,8 @@ pub(super) fn load(
     let query = format!(
         "SELECT job.id, job.kind, job.impact, job.state, job.cancel_requested, job.controller_node, job.epoch, \
          job.explanation, job.pending_since, job.quota, job.finished, job.terms, job.priority, a.n, a.unit, \
-         a.sender, a.node, a.grp, a.work_type, a.placed, a.started, a.ended, a.outcome, a.confirmed, a.swept \
+         a.sender, a.node, a.grp, a.work_type, a.placed, a.started, a.ended, a.outcome, a.confirmed, a.swept, \
+         a.output_end, a.output_hash, a.released_by \
          FROM job LEFT JOIN attempt a ON a.job = job.id WHERE {condition} ORDER BY job.id, a.n"
     );
     let mut found: Vec<StoredJob> = Vec::new();
@@ -135,7 +136,28 @@ fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
         (None, _) => Progress::Placed,
     };
     let swept = row.take()?;
-    Ok(Some(Attempt { n, unit, child, sender, node, group, progress, swept, placed, started, ended }))
+    let (bytes, hash): (Option<u64>, Option<String>) = (row.take()?, row.take()?);
+    let hash = hash.map(|hex| {
+        u64::from_str_radix(&hex, 16).map_err(|_| Error::Corrupt(format!("{hex} is no hash of an output")))
+    });
+    let hash = hash.transpose()?;
+    let output = bytes.map(|bytes| OutputEnd { bytes, hash });
+    let released_by = row.take()?;
+    Ok(Some(Attempt {
+        n,
+        unit,
+        child,
+        sender,
+        node,
+        group,
+        progress,
+        swept,
+        placed,
+        started,
+        ended,
+        output,
+        released_by,
+    }))
 }
 
 /// Adds the words of `exclusive`, which only the sums of claims need.
@@ -209,10 +231,13 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     let rows = news.map(|attempt| attempt_row(after.id, attempt)).collect();
     insert(
         sql,
-        "attempt (job, n, unit, sender, node, grp, work_type, placed, started, ended, outcome, confirmed, swept)",
+        "attempt (job, n, unit, sender, node, grp, work_type, placed, started, ended, outcome, confirmed, swept, \
+         output_end, output_hash, released_by)",
         rows,
         "ON CONFLICT (job, n) DO UPDATE SET started = excluded.started, ended = excluded.ended, \
-         outcome = excluded.outcome, confirmed = excluded.confirmed, swept = excluded.swept",
+         outcome = excluded.outcome, confirmed = excluded.confirmed, swept = excluded.swept, \
+         output_end = excluded.output_end, output_hash = excluded.output_hash, \
+         released_by = excluded.released_by",
     )?;
     sql.announce();
     Ok(true)
@@ -242,6 +267,9 @@ fn attempt_row(job: JobId, attempt: &Attempt) -> Vec<SqlValue> {
         attempt.ending(),
         confirmed,
         attempt.swept,
+        attempt.output.map(|output| output.bytes),
+        attempt.output.and_then(|output| output.hash).map(|hash| format!("{hash:016x}")),
+        attempt.released_by.clone(),
     ]
     .to_vec()
 }

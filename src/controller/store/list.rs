@@ -10,7 +10,9 @@ use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::{Dialect, Row, Sql, SqlValue, from_json, values};
 use super::{Engine, Store};
-use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, JobKind, JobState, Time};
+use crate::controller::core::{
+    Attempt, Ending, GroupName, InstanceName, JobId, JobKind, JobState, OutputEnd, Progress, Time,
+};
 
 /// Which jobs a list shows. An empty filter shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,6 +114,38 @@ pub struct JobDetail {
     pub revision: Option<String>,
     /// Who holds its payload and its output: node, unit, and what it is.
     pub holders: Vec<(InstanceName, String, Kept)>,
+    /// Those of them that have all of its output.
+    pub complete: Vec<(InstanceName, String)>,
+    /// Its output is lost, with this control node.
+    pub output_lost: Option<InstanceName>,
+}
+
+impl JobDetail {
+    /// How the output of a job that has ended ends. `None` before that, and while its owner still has to say so.
+    pub fn output_end(&self) -> Option<OutputEnd> {
+        if !self.row.state.is_final() {
+            return None;
+        }
+        let Some(last) = self.attempts.last() else { return Some(OutputEnd { bytes: 0, hash: None }) };
+        let owner_holds = self
+            .holders
+            .iter()
+            .any(|(node, _, kept)| *kept == Kept::Output && Some(node) == self.row.controller_node.as_ref());
+        // An older program says nothing more, and an owner without a unit has nothing to say. Where an attempt was lost, the
+        // owner has to close the output.
+        let is_lost = matches!(last.progress, Progress::Lost | Progress::Over(Ending::Lost));
+        let is_said = (last.swept && !is_lost) || !(owner_holds || last.has_unread_output());
+        last.output.or(is_said.then_some(OutputEnd { bytes: self.output_bytes, hash: None }))
+    }
+
+    /// Whether a unit that has so many bytes of output has all of it, as far as is known without comparing them.
+    pub fn is_whole(&self, node: &InstanceName, unit: &str, size: u64) -> bool {
+        let is_noted = || self.complete.iter().any(|(holder, held)| holder == node && held == unit);
+        self.output_end().is_some_and(|end| match end.hash {
+            Some(_) => size == end.bytes && is_noted(),
+            None => size >= end.bytes,
+        })
+    }
 }
 
 /// The most rows of one page.
@@ -283,14 +317,23 @@ fn read(row: &mut Row) -> Result<JobRow, Error> {
 }
 
 fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
-    let query = format!("SELECT {COLUMNS}, header, output_bytes, revision FROM job WHERE id = $1");
+    let query =
+        format!("SELECT {COLUMNS}, header, output_bytes, revision, output_lost FROM job WHERE id = $1");
     let mut row = sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?;
     let (job, header, output_bytes) = (read(&mut row)?, row.take()?, row.take()?);
-    let revision = row.take()?;
+    let (revision, output_lost) = (row.take()?, row.take()?);
     let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop().ok_or(Error::NoJob(id))?;
     let depends_on = sql.query("SELECT needs FROM dep WHERE job = $1 ORDER BY needs", values![id])?;
-    let holders =
-        sql.query("SELECT node, unit, has FROM holder WHERE job = $1 ORDER BY node, unit, has", values![id])?;
+    let query =
+        "SELECT node, unit, has, coalesce(complete, 0) FROM holder WHERE job = $1 ORDER BY node, unit, has";
+    let (mut holders, mut complete) = (Vec::new(), Vec::new());
+    for mut row in sql.query(query, values![id])? {
+        let (node, unit, kept): (InstanceName, String, Kept) = (row.take()?, row.take()?, row.take()?);
+        if row.take()? {
+            complete.push((node.clone(), unit.clone()));
+        }
+        holders.push((node, unit, kept));
+    }
     Ok(JobDetail {
         row: job,
         header,
@@ -298,9 +341,8 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
         depends_on: depends_on.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?,
         output_bytes,
         revision,
-        holders: holders
-            .into_iter()
-            .map(|mut row| Ok((row.take()?, row.take()?, row.take()?)))
-            .collect::<Result<_, Error>>()?,
+        holders,
+        complete,
+        output_lost,
     })
 }

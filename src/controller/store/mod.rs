@@ -48,7 +48,7 @@ use tokio::sync::watch;
 
 pub use self::audit::Audit;
 pub use self::clock::Clock;
-pub use self::drive::Figures;
+pub use self::drive::{Figures, HeldOutput};
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
 pub use self::holders::{Holding, Kept};

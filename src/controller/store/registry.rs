@@ -227,17 +227,19 @@ impl Store {
                 )));
             }
             let mut held = BTreeSet::new();
-            for mut row in
-                sql.query("DELETE FROM holder WHERE node = $1 RETURNING job, has", values![&name])?
-            {
-                held.insert((row.take::<JobId>()?, row.take::<String>()?));
+            let gone = "DELETE FROM holder WHERE node = $1 RETURNING job, has, coalesce(complete, 1)";
+            for mut row in sql.query(gone, values![&name])? {
+                let (job, kept): (JobId, Kept) = (row.take()?, row.take()?);
+                match kept {
+                    Kept::Payload => drop(held.insert(job)),
+                    Kept::Output if row.take()? => holders::lose_output(sql, job, &name)?,
+                    Kept::Output => {}
+                }
             }
             for before in jobs::load(sql, OPEN, &[], true)? {
                 let mut job = before.job.clone();
                 job.on_declared_dead(&name, now);
-                if held.contains(&(job.id, Kept::Payload.name().to_owned()))
-                    && holders::of(sql, job.id, Kept::Payload)?.is_empty()
-                {
+                if held.contains(&job.id) && holders::of(sql, job.id, Kept::Payload)?.is_empty() {
                     job.on_payload_lost(&name, now);
                 }
                 jobs::save(sql, &before.job, &job)?;

@@ -26,6 +26,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: create },
     Step { min_reader: 1, apply: bound_recaps },
     Step { min_reader: 1, apply: clock::begin },
+    Step { min_reader: 1, apply: know_outputs },
 ];
 
 /// Brings the store up to date, under a lock.
@@ -140,6 +141,17 @@ fn bound_recaps(sql: &mut dyn Sql) -> Result<(), Error> {
         &[],
     )?;
     Ok(())
+}
+
+/// An output has a length and a hash, a copy of it is complete or not, and who let a unit be released is known. Of what an
+/// older program writes all of that stays empty.
+fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
+    sql.batch(
+        "ALTER TABLE attempt ADD COLUMN output_end BIGINT; ALTER TABLE attempt ADD COLUMN output_hash TEXT; \
+         ALTER TABLE attempt ADD COLUMN released_by TEXT; ALTER TABLE holder ADD COLUMN attempt BIGINT; \
+         ALTER TABLE holder ADD COLUMN bytes BIGINT; ALTER TABLE holder ADD COLUMN complete BIGINT; \
+         ALTER TABLE job ADD COLUMN output_lost TEXT",
+    )
 }
 
 /// Truth values are 0 and 1, times milliseconds since 1970, UTC; lists and maps are JSON.

@@ -155,6 +155,9 @@ reports! {
         host_counts: Option<HostCounts>,
         depends_on: Vec<i64>,
         output_bytes: u64,
+        output_hash: Option<String>,
+        output_on: Vec<String>,
+        output_lost: Option<String>,
         payload_until: Option<String>,
         revision: Option<String>,
         silent: Option<SilentNode>,
@@ -376,6 +379,7 @@ reports! {
         id: i64,
         from: u64,
         size: u64,
+        missing: Option<String>,
     }
 
     /// What stands before a job's events.

@@ -64,7 +64,9 @@ impl JobOutput {
     pub async fn begin(&self) -> u64 {
         let mut extra = self.unit.extra();
         if extra.output_attempt != self.writer.attempt {
-            self.sync().await;
+            if let Err(error) = self.unit.sync_output().await {
+                tracing::warn!(unit = %self.unit.id(), %error, "the output of a job may not outlive a power loss");
+            }
             (extra.output_attempt, extra.output_from) = (self.writer.attempt, self.unit.output_size());
             extra.output_starts.insert(self.writer.attempt, extra.output_from);
             if extra.output_starts.len() > STARTS {
@@ -74,17 +76,6 @@ impl JobOutput {
             self.unit.put(Durability::Durable, |status| status.extra = begun.clone()).await;
         }
         extra.output_from
-    }
-
-    /// Makes what is there durable, so that it is not shorter after a power loss than what is noted of it.
-    async fn sync(&self) {
-        if self.unit.output_size() == 0 {
-            return;
-        }
-        let dir = self.unit.entry.dir.clone();
-        if let Err(error) = self.unit.store.blocking(move || dir.append_stdout()?.sync_data()).await {
-            tracing::warn!(unit = %self.unit.id(), %error, "the output of a job may not outlive a power loss");
-        }
     }
 
     /// `None` if nothing may be written any more.

@@ -1,7 +1,7 @@
 //! Another control node of the same install, of which only what it says is here: it gives the payload and the output of a
 //! job as the test lets it, and drives a job in the store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::*;
 use crate::controller::core::{
     AttemptNo, Driven, Evidence, Fence, FinalStatus, GroupName, JobId, JobKind, LeaseTimes, Level,
 };
-use crate::controller::store::{InstanceRecord, Observed, Registry, Submission, Terms};
+use crate::controller::driver::measure::Measure;
+use crate::controller::store::{Figures, HeldOutput, InstanceRecord, Observed, Registry, Submission, Terms};
 use crate::wire::NodeId;
 use crate::work::{DialFailure, Dialed, Dialer, Dialing};
 
@@ -95,16 +96,27 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
     let (line, bytes, answers) = {
         let Says { answers, attempts, size } = &*says.lock();
         let latest = attempts.len();
-        let attempt = asked["attempt"].as_u64().map_or(latest, |attempt| usize::try_from(attempt).unwrap());
-        let known = attempt.checked_sub(1).and_then(|index| attempts.get(index));
+        let lengths = attempts.iter().scan(0, |end, one| Some(std::mem::replace(end, *end + one.len())));
+        let starts: BTreeMap<usize, usize> = lengths.enumerate().map(|(at, start)| (at + 1, start)).collect();
+        let before = starts.get(&latest).copied().unwrap_or(0) as u64;
+        let (known, size) = match asked["attempt"].as_u64().map(|attempt| usize::try_from(attempt).unwrap()) {
+            None => (Some(attempts.concat()).filter(|_| latest > 0), before + *size),
+            Some(attempt) if attempt == latest => (attempts.last().cloned(), *size),
+            Some(attempt) => {
+                let known = attempts.get(attempt - 1).cloned();
+                let size = known.as_ref().map_or(0, Vec::len);
+                (known, size as u64)
+            }
+        };
         match (answers, known) {
             (Answers::Missing, _) | (_, None) => {
                 (json!({"refused": "it is not here", "missing": true}), Vec::new(), Answers::Missing)
             }
             (_, Some(bytes)) => {
                 let from = usize::try_from(asked["from"].as_u64().unwrap()).unwrap().min(bytes.len());
-                let size = if attempt == latest { *size } else { bytes.len() as u64 };
-                (json!({"size": size, "attempt": latest}), bytes[from..].to_vec(), *answers)
+                let line =
+                    json!({"size": size, "attempt": latest, "starts": starts.iter().collect::<Vec<_>>()});
+                (line, bytes[from..].to_vec(), *answers)
             }
         }
     };
@@ -219,22 +231,54 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
-    /// It succeeds, and its output was read.
-    pub(super) fn end(&self, job: JobId) {
-        let evidence = Evidence {
-            status: Some(FinalStatus::Successful),
-            job_explanation: None,
-            child: ChildEnd::Succeeded,
-            detail: String::new(),
-            tail: String::new(),
+    /// It succeeds with this output, which is complete there, and its unit is released.
+    pub(super) fn end(&self, job: JobId, output: &[u8]) {
+        self.end_unreleased(job, output);
+        self.sweep(job);
+    }
+
+    /// The same, but it is lost before it notes the release.
+    pub(super) fn end_unreleased(&self, job: JobId, output: &[u8]) {
+        let mut measured = Measure::default();
+        measured.add(output);
+        let held = Some(HeldOutput { unit: "theirs".into(), end: measured.end() });
+        let (store, evidence) = (&self.site.driver().store, succeeded());
+        let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
+        let figures = Figures {
+            attempt: AttemptNo(1),
+            events: 0,
+            output_bytes: output.len() as u64,
+            rc: None,
+            revision: None,
+            recap: None,
         };
-        let store = &self.site.driver().store;
-        self.site.run(async {
-            let fence = || self.fence.clone();
-            let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
-            store.drive(fence(), job, None, ended).await.unwrap();
-            store.drive(fence(), job, None, |driven, _| driven.on_swept(AttemptNo(1))).await.unwrap();
-        });
+        let fence = self.fence.clone();
+        self.site.run(store.drive_to_end(fence, (job, AttemptNo(1)), Some(figures), held, ended)).unwrap();
         self.site.settle();
+    }
+
+    /// It succeeds, as a program saves it that knows no length and no hash.
+    pub(super) fn end_as_before(&self, job: JobId) {
+        let (store, evidence) = (&self.site.driver().store, succeeded());
+        let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
+        self.site.run(store.drive(self.fence.clone(), job, None, ended)).unwrap();
+        self.sweep(job);
+    }
+
+    fn sweep(&self, job: JobId) {
+        let store = &self.site.driver().store;
+        let swept = store.drive(self.fence.clone(), job, None, |driven, _| driven.on_swept(AttemptNo(1)));
+        self.site.run(swept).unwrap();
+        self.site.settle();
+    }
+}
+
+fn succeeded() -> Evidence {
+    Evidence {
+        status: Some(FinalStatus::Successful),
+        job_explanation: None,
+        child: ChildEnd::Succeeded,
+        detail: String::new(),
+        tail: String::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::elsewhere::Owner;
+use super::elsewhere::{OTHER, Owner};
 use super::streams::whole;
 use super::*;
 use crate::controller::core::{Group, JobId};
@@ -98,4 +98,20 @@ fn output_waits_until_there_is_room_for_a_unit_of_its_job() {
     assert_eq!(units.len(), 1);
     assert!(site.output(&units[0]) == whole(2, "successful"));
     assert_eq!(site.fabric.look(|units| units.unit_failures), 0);
+}
+
+#[test]
+fn a_job_that_had_ended_and_was_released_gets_no_empty_unit() {
+    let site = Site::ready(&["e1"]);
+    let other = Owner::start(&site);
+    let job = other.submit("theirs");
+    other.placed(job);
+    other.accept(job);
+    other.end_unreleased(job, b"all of it");
+    take_over(&site, job);
+    let ended = site.ended(job);
+    let last = ended.attempts.last().unwrap();
+    assert_eq!((last.released_by.as_ref(), ended.row.state), (Some(&OTHER.into()), JobState::Successful));
+    assert_eq!(site.units(), [""; 0]);
+    assert_eq!(ended.complete, [(OTHER.into(), "theirs".to_owned())]);
 }

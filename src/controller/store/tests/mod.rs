@@ -6,6 +6,7 @@ mod lists;
 mod measure;
 mod on_postgres;
 mod on_sqlite;
+mod outputs;
 mod owners;
 mod projects;
 mod races;

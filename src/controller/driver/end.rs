@@ -1,0 +1,130 @@
+//! The end of an attempt: what is missing of its job's output is written, the output is measured, and both are saved with
+//! the end, in one transaction that also lets the attempt's unit go.
+
+use std::sync::Arc;
+
+use super::JobDriver;
+use super::output::{self, AttemptOutput};
+use super::world::{ChildNews, Known};
+use crate::controller::core::{
+    Attempt, AttemptNo, ChildEnd, Driven, Ending, Job, JobId, JobState, Refused, Time,
+};
+use crate::controller::store::{Error, HeldOutput};
+
+impl JobDriver {
+    /// An attempt has ended. What is still missing of its output is written first, so that the length and the hash of the
+    /// job's output are saved with the end: from then on its unit may be released.
+    pub(super) async fn conclude(
+        self: &Arc<Self>,
+        id: JobId,
+        n: AttemptNo,
+        mut written: Option<(&str, &mut AttemptOutput)>,
+        report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
+    ) -> Result<Job, Error> {
+        let before = self.store.job(id).await?;
+        // What ends with it, and whether another attempt follows, as far as can be known before it is saved.
+        let mut after = before.clone();
+        report(&mut after.driven_by(&self.fence()).map_err(Refused::from)?, Time(0))?;
+        let is_final = after.state.is_final();
+        let last_words = match after.attempt(n) {
+            Some(attempt) if before.retry.max > 0 && after.state != JobState::Successful => {
+                Some(if is_final { after.explanation.clone() } else { last_words(attempt) })
+            }
+            Some(_) | None => None,
+        };
+        let counts = before.current().is_some_and(|current| current.n == n);
+        let mut held = None;
+        if counts && !before.state.is_final() {
+            if let Some((child, output)) = &mut written {
+                self.copy_missing(child, output, is_final).await;
+                held = output.end(last_words.as_deref()).await?;
+            } else if let Some(unit) = self.first_unit(id)
+                && let Some(output) = unit.write_output(n.0).await
+            {
+                held = Some(output::held(&output, last_words.as_deref()).await?);
+            }
+        }
+        let figures = match written {
+            Some((_, output)) => Some(output.figures(true).await),
+            None => None,
+        };
+        self.store.drive_to_end(self.fence(), (id, n), figures, held, report).await
+    }
+
+    /// The units of a job show its end, and the attempt's unit may be released: one that an older program left is read to
+    /// its end before.
+    pub(super) async fn complete(self: &Arc<Self>, job: &Job, n: AttemptNo) -> Result<(), Error> {
+        let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
+        if let Some(attempt) = job.attempt(n).filter(is_due) {
+            let counts = job.current().is_some_and(|current| current.n == n);
+            let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
+            let held = match unread {
+                Some(attempt) => self.read_ended(job, attempt).await?,
+                None => None,
+            };
+            self.store.drive_to_end(self.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;
+        }
+        self.show(job.id).await
+    }
+
+    /// Reads the rest of the output of an attempt that has ended. Nobody has it if its unit is gone.
+    async fn read_ended(&self, job: &Job, attempt: &Attempt) -> Result<Option<HeldOutput>, Error> {
+        let child = attempt.unit.to_string();
+        if self.children.known(&child) != Known::Here {
+            return Ok(None);
+        }
+        let (n, unit) = (attempt.n, self.first_unit(job.id));
+        let mut output = AttemptOutput::begin(unit, job, n, &words_before(job, n)).await?;
+        let mut stream = self.children.follow(child.clone(), output.position()).await;
+        let end = loop {
+            match stream.next().await {
+                ChildNews::Accepted => {}
+                ChildNews::Output(bytes) => output.push(bytes).await,
+                ChildNews::Ended { end, .. } => break end,
+            }
+        };
+        if matches!(end, ChildEnd::Released | ChildEnd::Unknown) {
+            return Ok(None);
+        }
+        self.copy_missing(&child, &mut output, job.state.is_final()).await;
+        let closes = job.retry.max > 0 && job.state != JobState::Successful;
+        output.end(Some(job.explanation.as_str()).filter(|_| closes)).await
+    }
+
+    /// Adds what was held back of an ended child to its job's output.
+    pub(super) async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
+        let missing = output.missing(is_final);
+        let mut left = missing.end.saturating_sub(missing.start);
+        if left == 0 || output.job_output.is_none() || self.children.known(child) != Known::Here {
+            return;
+        }
+        let mut stream = self.children.follow(child.to_owned(), missing.start).await;
+        while left > 0 {
+            match stream.next().await {
+                ChildNews::Accepted => {}
+                ChildNews::Output(mut bytes) => {
+                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                    left -= bytes.len() as u64;
+                    output.write(bytes).await;
+                }
+                ChildNews::Ended { .. } => return,
+            }
+        }
+    }
+}
+
+/// What the output of a job says before an attempt that follows another one.
+pub(super) fn words_before(job: &Job, n: AttemptNo) -> String {
+    let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
+    former.map_or_else(String::new, last_words)
+}
+
+/// What the output of a job says at the end of an attempt that another one follows.
+fn last_words(attempt: &Attempt) -> String {
+    let n = attempt.n;
+    let place = attempt.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+    match attempt.ending() {
+        None | Some(Ending::Lost) => format!("attempt {n}{place} did not come to its end"),
+        Some(ending) => format!("attempt {n}{place} ended: {}", ending.name()),
+    }
+}
