@@ -38,6 +38,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
             | WorkRequest::Status { .. }
             | WorkRequest::Cancel { .. }
             | WorkRequest::Release { .. }
+            | WorkRequest::Disclaim { .. }
             | WorkRequest::Results(_)
             | WorkRequest::Follow(_),
         ) => None,

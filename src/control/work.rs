@@ -39,6 +39,9 @@ pub(super) async fn execute(
         WorkRequest::Cancel { unit, signature } => {
             return cancel(context, channel, &unit, &peer.caller(signature)).await;
         }
+        WorkRequest::Disclaim { unit, work_type, signature } => {
+            disclaim(context, &peer.caller(signature), &unit, &work_type).await
+        }
         WorkRequest::Release { unit, force, sweep, signature } => {
             let leftovers = if sweep { Leftovers::End } else { Leftovers::Stay };
             let outcome = context.work.release_with(&unit, force, leftovers, &peer.caller(signature)).await;
@@ -80,6 +83,18 @@ async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
 async fn status(context: &Context, caller: &Caller, unit: &str) -> Result<Value, RequestRefusal> {
     context.work.check_look(unit, caller)?;
     Ok(serde_json::to_value(context.work.status(unit).await?)?)
+}
+
+async fn disclaim(
+    context: &Context,
+    caller: &Caller,
+    unit: &str,
+    work_type: &str,
+) -> Result<Value, RequestRefusal> {
+    match context.work.disclaim(unit, work_type, caller).await? {
+        None => Ok(json!({ "disclaimed": unit })),
+        Some(report) => Ok(serde_json::to_value(report)?),
+    }
 }
 
 async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, RequestRefusal> {

@@ -18,6 +18,8 @@ pub enum ErrorCode {
     UnknownWorkType,
     /// Another unit has the ID that was chosen.
     UnitIdInUse,
+    /// The node has promised not to run a unit of that ID.
+    UnitDisclaimed,
     /// The unit was submitted again over another connection, and that submission counts.
     SubmittedAgain,
     /// The signature is not accepted now; one made a little later is.
@@ -63,6 +65,7 @@ impl ErrorCode {
             _ if begins("unknown work unit") => Self::UnknownUnit,
             _ if begins("unknown work type") => Self::UnknownWorkType,
             _ if begins("workunit ID ") && text.contains("is already in use") => Self::UnitIdInUse,
+            _ if begins("work unit ") && text.contains(" was disclaimed: ") => Self::UnitDisclaimed,
             _ if begins("work unit ") && ends("it was submitted again before its payload was complete") => {
                 Self::SubmittedAgain
             }
@@ -143,6 +146,7 @@ mod tests {
         assert_eq!(released, ErrorCode::ReleasedUnit);
         assert!(released.is_no_unit() && code("unknown work unit abcd1234").is_no_unit());
         assert!(!code("unknown work type abcd1234").is_no_unit());
+        assert_eq!(code("work unit abcd1234 was disclaimed: x"), ErrorCode::UnitDisclaimed);
     }
 
     #[test]

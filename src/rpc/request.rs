@@ -135,6 +135,15 @@ pub enum WorkRequest {
         /// Proof of origin.
         signature: Option<String>,
     },
+    /// Promise not to run a unit that is not there: spoken between our own nodes only.
+    Disclaim {
+        /// The unit.
+        unit: String,
+        /// Its work type.
+        work_type: String,
+        /// Proof of origin.
+        signature: Option<String>,
+    },
     /// Send a unit's output until it is complete.
     Results(Follow),
     /// Send a unit's output and states, framed: spoken between our own nodes only.
@@ -328,6 +337,7 @@ impl Request {
             Self::Work(WorkRequest::Cancel { .. }) => "work cancel",
             Self::Work(WorkRequest::Release { .. }) => "work release",
             Self::Work(WorkRequest::Results(_)) => "work results",
+            Self::Work(WorkRequest::Disclaim { .. }) => "work disclaim",
             Self::Work(WorkRequest::Follow(_)) => "work follow",
         }
     }

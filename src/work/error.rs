@@ -149,6 +149,22 @@ pub enum WorkError {
     /// The ID that was chosen for a unit is another one's.
     #[error("workunit ID {0} is already in use, cannot use the same workunit ID more than once")]
     InUse(String),
+    /// This node has promised not to run a unit of that ID.
+    #[error(
+        "work unit {0} was disclaimed: this node has promised not to run it, so that it may run elsewhere"
+    )]
+    Disclaimed(String),
+    /// Nothing is known of a unit, and nothing is promised of it. The words are those for an unknown one, and more.
+    #[error("unknown work unit {unit}: no promise, as its caller has {most} of them here")]
+    NoPromise {
+        /// The unit.
+        unit: String,
+        /// Promises that a caller may have.
+        most: usize,
+    },
+    /// Only units of jobs have IDs that nobody else may use.
+    #[error("work disclaim is for the units of jobs, and {0} is none")]
+    NotDisclaimable(String),
     /// The ID that was chosen for a unit cannot be one.
     #[error(transparent)]
     BadUnitId(#[from] super::unit::NotChoosable),

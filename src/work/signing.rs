@@ -97,6 +97,8 @@ pub enum Verb {
     Cancel,
     /// End it and delete it.
     Release,
+    /// Never run it.
+    Disclaim,
     /// Something about a job, asked by another control node; its parameters say what.
     Peer,
 }
@@ -110,6 +112,7 @@ impl Verb {
             Self::Results => "results",
             Self::Cancel => "cancel",
             Self::Release => "release",
+            Self::Disclaim => "disclaim",
             Self::Peer => "peer",
         }
     }

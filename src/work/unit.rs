@@ -31,6 +31,8 @@ const MAX_CHOSEN: usize = 200;
 /// How much of its node's ID a unit ID begins with, in characters, and how many random ones follow.
 const MAX_OF_NODE: usize = 128;
 const RANDOM: usize = 8;
+/// Digits of its install's ID in the ID of a controller's unit.
+const INSTALL: usize = 8;
 
 /// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot. Those that are
 /// made or chosen now are letters and digits alone, which is all that Go nodes read; older nodes made others.
@@ -67,6 +69,13 @@ impl UnitId {
     /// Whether a client could have chosen it.
     pub fn is_choosable(&self) -> bool {
         Self::chosen(self.as_str()).is_ok()
+    }
+
+    /// Whether it is shaped as the ID of a job's child: `c`, then the ID of its install, then `n`.
+    pub fn is_child(&self) -> bool {
+        let rest = self.as_str().strip_prefix('c').and_then(|rest| rest.split_at_checked(INSTALL));
+        let is_hex = |install: &str| install.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        rest.is_some_and(|(install, rest)| is_hex(install) && rest.starts_with('n'))
     }
 
     /// The text.

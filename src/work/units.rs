@@ -1,7 +1,8 @@
-//! The units of this node by ID: which there are, which ID a new one gets, what is remembered of released ones and what
-//! each caller may have. A unit's own state is its `entry`'s, and changes through its `writer` alone. Knows nothing of
-//! processes and of other nodes.
+//! The units of this node by ID: which there are, which ID a new one gets and which none gets, what is remembered of
+//! released ones and what each caller may have. A unit's own state is its `entry`'s, and changes through its `writer`
+//! alone. Knows nothing of processes and of other nodes.
 
+mod disclaimed;
 mod entry;
 mod farewell;
 mod id_locks;
@@ -22,13 +23,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 
+use self::disclaimed::Disclaimed;
 use self::id_locks::{IdLock, IdLocks};
 use self::quota::Accounts;
 use self::released::Released;
-use super::WorkError;
 use super::status::Status;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
+use super::{OpenError, Submitter, WorkError};
 use crate::wire::NodeId;
 
 /// How long a unit's removal waits for a write that is under way.
@@ -43,6 +45,7 @@ pub(crate) struct Units {
     by_id: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     id_locks: IdLocks,
     released: Released,
+    disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
 }
 
@@ -63,15 +66,19 @@ impl From<WorkError> for CreateError {
 
 impl Units {
     /// None yet, of the node whose store this is.
-    pub(crate) fn new(store: Store, node_id: NodeId) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// What earlier daemons promised cannot be read.
+    pub(crate) fn open(store: Store, node_id: NodeId) -> Result<Self, OpenError> {
+        Ok(Self {
+            disclaimed: Disclaimed::load(&store)?,
             store,
             node_id,
             by_id: RwLock::default(),
             id_locks: IdLocks::default(),
             released: Released::new(),
             accounts: Arc::default(),
-        }
+        })
     }
 
     /// Where they are on disk.
@@ -125,6 +132,42 @@ impl Units {
             true => Err(WorkError::InUse(id.to_string())),
             false => Ok(found),
         }
+    }
+
+    /// Whether a unit of that ID may be made, or is there. A child that was released has run: a node that submits it later
+    /// has done so before.
+    ///
+    /// # Errors
+    /// [`WorkError::Disclaimed`].
+    pub(crate) fn check_disclaimed(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
+        let is_late = match by {
+            Submitter::Node { .. } => {
+                let is_gone = !self.by_id.read().contains_key(id);
+                id.is_child() && is_gone && self.released.ago(id.as_str()).is_some()
+            }
+            // What a controller starts on its own node it has released only before.
+            Submitter::Operator | Submitter::Stranger => false,
+        };
+        if is_late || self.disclaimed.has(id) {
+            return Err(WorkError::Disclaimed(id.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Promises, durably, that none is made. The caller has the right to give the ID, and none has it.
+    ///
+    /// # Errors
+    /// [`WorkError::NoPromise`], or the disk refuses.
+    pub(crate) async fn disclaim(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
+        self.disclaimed.promise(id, to).await
+    }
+
+    /// Writes down what has to outlive this daemon and is not on disk yet.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub(crate) async fn save(&self) -> Result<(), WorkError> {
+        self.disclaimed.save().await
     }
 
     /// Waits for the right to give an ID to a unit.
@@ -187,7 +230,7 @@ impl Units {
         entry.retire();
         drop(lock);
         let was_there = !entry.dir.is_hidden() && self.by_id.write().remove(&entry.id).is_some();
-        if was_there && !entry.is_discarded() {
+        if was_there && !entry.is_discarded() && !entry.is_repeated() {
             self.released.remember(entry.id.as_str());
         }
         Ok(())

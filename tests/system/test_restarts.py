@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from client import ControlError
 from mesh import WORK, until
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
@@ -86,6 +87,23 @@ def test_local_units_survive_and_pending_ones_fail(mesh, number):
     assert status["StateName"] == "Failed", status
     if number == signal.SIGKILL:
         assert status["Detail"].startswith("Pending at restart"), status
+
+
+@SIGNALS
+def test_a_unit_that_was_disclaimed_is_refused_by_the_next_daemon(line, number):
+    control, execution = line["control"], line["execution"]
+    unit, other = "c0123abcdn7a1r00000001", "c0123abcdn7a1r00000002"
+    disclaim = {"command": "work", "subcommand": "disclaim", "worktype": "sh"}
+    assert execution.command({**disclaim, "unitid": unit}) == {"disclaimed": unit}
+    submit(control, "execution", "sh", params="true", workUnitID=other)
+    report = execution.command({**disclaim, "unitid": other})
+    assert report["WorkType"] == "sh" and "disclaimed" not in report, report
+    execution.stop(number)
+    execution.start()
+    line.wait_for_routes()
+    with pytest.raises(ControlError, match=f"work unit {unit} was disclaimed"):
+        submit(control, "execution", "sh", params="true", workUnitID=unit)
+    assert list(execution.command("work list")) == [other]
 
 
 @SIGNALS

@@ -265,6 +265,12 @@ async fn answer(
         "release" => {
             registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
         }
+        "disclaim" if !mode.go => {
+            let kind = command["worktype"].as_str().unwrap();
+            let report = registry.disclaim(id, kind, &caller).await?;
+            let promise = serde_json::json!({ "disclaimed": id });
+            Ok(Some(report.map_or(promise, |report| serde_json::to_value(report).unwrap()).to_string()))
+        }
         "follow" if !mode.go => {
             follow::serve(registry, id, start, &caller, reader, writer).await.map(|()| None)
         }

@@ -1,6 +1,7 @@
 //! A daemon ends and the next one resumes its units.
 
-use meshd::work::{Outcome, State};
+use meshd::rpc::request::SubmitRequest;
+use meshd::work::{Caller, Outcome, State};
 
 use crate::harness::*;
 
@@ -177,4 +178,41 @@ async fn ten_thousand_finished_units_are_listed_at_once() {
     let engine = engine.restart().await;
     assert_eq!(engine.registry.list(None).await.unwrap().len(), 10_000);
     println!("10,000 units listed {:?} after start", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_unit_that_was_disclaimed_is_refused_over_restarts() {
+    let engine = Engine::new().await;
+    let (unit, other) = ("c000000abn7a1r00000001", "c000000abn7a1r00000002");
+    let asked = |unit: &str| SubmitRequest { unit_id: Some(unit.to_owned()), ..request("n1", "sh", "true") };
+    let stranger = Caller::default();
+    for (unit, work_type, why) in [
+        ("n1abcdefgh", "sh", "work disclaim is for the units of jobs, and n1abcdefgh is none"),
+        (
+            "c000000abn/",
+            "sh",
+            "workUnitID \"c000000abn/\" cannot be a unit ID: letters and digits only, at most 200",
+        ),
+        (unit, "nosuch", "unknown work type nosuch"),
+        (unit, "signed", "could not verify signature: signature is empty"),
+    ] {
+        let refused = engine.registry.disclaim(unit, work_type, &stranger).await.unwrap_err();
+        assert_eq!(refused.to_string(), why);
+    }
+    run_as(&engine.registry, asked(other), b"").await;
+    let report = engine.registry.disclaim(other, "sh", &stranger).await.unwrap().unwrap();
+    assert_eq!(report.work_type, "sh", "it is there, and nothing is promised");
+    for _ in 0..2 {
+        assert_eq!(engine.registry.disclaim(unit, "sh", &stranger).await.unwrap(), None);
+    }
+    let engine = engine.restart().await;
+    let refused = engine.registry.submit(asked(unit), me()).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "work unit {unit} was disclaimed: this node has promised not to run it, so that it may run elsewhere"
+        )
+    );
+    engine.registry.status(unit).await.unwrap_err();
+    engine.registry.status(other).await.unwrap();
 }

@@ -121,6 +121,11 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
             sweep: object.get("sweep").is_some_and(|text| text == "true"),
             signature: signature(),
         }),
+        "disclaim" => Ok(WorkRequest::Disclaim {
+            unit: unit()?,
+            work_type: text(&object, "worktype")?,
+            signature: signature(),
+        }),
         "results" => Ok(WorkRequest::Results(follow(&object, signature())?)),
         "follow" => Ok(WorkRequest::Follow(follow(&object, signature())?)),
         _ => Err(RequestError::BadSubcommand),
@@ -244,6 +249,10 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
         WorkRequest::Release { unit, force: _, sweep, signature } => {
             line.add([("unitid", unit)]);
             line.add_given("sweep", sweep.then_some("true"));
+            line.add_given("signature", signature.as_deref());
+        }
+        WorkRequest::Disclaim { unit, work_type, signature } => {
+            line.add([("unitid", unit), ("worktype", work_type)]);
             line.add_given("signature", signature.as_deref());
         }
         WorkRequest::Results(Follow { unit, start, signature, ends_with_unit })

@@ -39,6 +39,7 @@ fn words_are_refused_in_the_texts_clients_know() {
         ("work", "bad command"),
         ("work nonsense", "bad command"),
         ("work follow a", "bad command"),
+        ("work disclaim a", "bad command"),
         ("work submit", "work submit requires a target node and work type"),
         ("work submit a", "work submit requires a target node and work type"),
         ("work status", "work status requires a unit ID"),
@@ -241,6 +242,11 @@ fn work() -> impl Strategy<Value = WorkRequest> {
         (name(), option()).prop_map(|(unit, signature)| WorkRequest::Cancel { unit, signature }),
         (name(), any::<[bool; 2]>(), option()).prop_map(|(unit, [force, sweep], signature)| {
             WorkRequest::Release { unit, force, sweep, signature }
+        }),
+        (name(), name(), option()).prop_map(|(unit, work_type, signature)| WorkRequest::Disclaim {
+            unit,
+            work_type,
+            signature
         }),
         follow().prop_map(WorkRequest::Results),
         follow().prop_map(WorkRequest::Follow),

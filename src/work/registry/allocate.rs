@@ -28,6 +28,9 @@ impl Registry {
             Some(id) => Some(self.units.lock_id(id).await),
             None => None,
         };
+        if let Some(id) = &chosen {
+            self.units.check_disclaimed(id, submitter)?;
+        }
         if let Some(id) = &chosen
             && let Some(whole) = self.earlier(id, submitter, asked).await?
         {

@@ -5,6 +5,7 @@
 mod adopt;
 mod allocate;
 mod clusters;
+mod disclaim;
 mod jobs;
 mod listing;
 mod reserve;
@@ -117,7 +118,7 @@ impl Registry {
         let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, .. } = options;
         let Options { signer, verifier, kubernetes, is_child, .. } = options;
         let store = Store::open(&data_dir, &node_id)?;
-        let units = Arc::new(Units::new(store, node_id));
+        let units = Arc::new(Units::open(store, node_id)?);
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace, is_child)?;
         let gate = Gate::new(is_child);
         let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
@@ -137,6 +138,9 @@ impl Registry {
     /// Leaves nothing in the journal for the next program that has the data directory. For a daemon's end, which a disk
     /// that hangs does not hold up.
     pub async fn close(&self) {
+        if !matches!(tokio::time::timeout(CLOSE_WITHIN, self.units.save()).await, Ok(Ok(()))) {
+            tracing::debug!("promises last longer than they need to: their file stays as it is");
+        }
         match tokio::time::timeout(CLOSE_WITHIN, self.units.store().checkpoint()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "cannot empty the journal of units"),

@@ -234,7 +234,7 @@ impl Remotes {
         let unit = remote.remote_unit_id.to_string();
         let request = match verb {
             Verb::Cancel => WorkRequest::Cancel { unit, signature },
-            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results | Verb::Peer => {
+            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results | Verb::Disclaim | Verb::Peer => {
                 WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature }
             }
         };

@@ -36,13 +36,13 @@ pub(crate) enum Exceeded {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Account {
+pub(super) enum Account {
     Node(NameHash),
     Uncertified,
 }
 
 impl Account {
-    fn of(submitter: Submitter) -> Option<Self> {
+    pub(super) fn of(submitter: Submitter) -> Option<Self> {
         match submitter {
             Submitter::Operator => None,
             Submitter::Node { node, certified: true } => Some(Self::Node(node)),

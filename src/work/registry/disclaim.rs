@@ -1,0 +1,60 @@
+//! The promise not to run a unit, for who would otherwise not know whether it may run the work elsewhere: a status says only
+//! what is here now. Owns who may have the promise, and of which IDs; `units` keeps it.
+
+use super::{Registry, detached};
+use crate::work::signing::{Subject, Verb};
+use crate::work::unit::UnitId;
+use crate::work::{Caller, Submitter, UnitReport, WorkError};
+
+impl Registry {
+    /// Promises, durably, that no unit of that ID runs here within 48 hours. If it is here nothing is promised, and its
+    /// report is returned.
+    ///
+    /// # Errors
+    /// It is no ID of a job's child, the caller may not submit units of that type, or there is no promise.
+    pub async fn disclaim(
+        &self,
+        unit: &str,
+        work_type: &str,
+        caller: &Caller,
+    ) -> Result<Option<UnitReport>, WorkError> {
+        let id = UnitId::chosen(unit)?;
+        if !id.is_child() {
+            return Err(WorkError::NotDisclaimable(id.to_string()));
+        }
+        self.local.admit(work_type, caller)?;
+        if !self.local.has_type(work_type) {
+            return Err(WorkError::UnknownType(work_type.to_owned()));
+        }
+        let about = Subject {
+            verb: Verb::Disclaim,
+            work_type: Some(work_type),
+            unit: Some(unit),
+            ..Subject::default()
+        };
+        self.check_signature(work_type, false, caller, &about)?;
+        if detached(self.clone().promise(id, caller.submitter())).await? {
+            return Ok(None);
+        }
+        self.check_look(unit, caller)?;
+        self.status(unit).await.map(Some)
+    }
+
+    /// The same for this node's controller, about a unit that another control node may yet send here. Returns false if the
+    /// unit is here.
+    ///
+    /// # Errors
+    /// There is no promise.
+    pub async fn disclaim_child(&self, unit: &str) -> Result<bool, WorkError> {
+        detached(self.clone().promise(UnitId::chosen(unit)?, Submitter::Operator)).await
+    }
+
+    async fn promise(self, id: UnitId, to: Submitter) -> Result<bool, WorkError> {
+        // No submission of it is half way.
+        let _lock = self.units.lock_id(&id).await;
+        if self.units.get(&id)?.is_some() {
+            return Ok(false);
+        }
+        self.units.disclaim(id, to).await.map(|()| true)
+    }
+}

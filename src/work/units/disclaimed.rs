@@ -1,0 +1,180 @@
+//! The IDs that this node has promised not to run, so that who asked may run the job elsewhere. Owns how long a promise
+//! lasts, how many a caller may have, and the file in which they outlive the daemon. Only the time that a daemon runs
+//! counts, by its monotonic clock: no clock that jumps ends a promise early, and a node that is down makes it longer.
+//! Knows nothing of units.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::quota::Account;
+use crate::os::replace::replace;
+use crate::work::store::Store;
+use crate::work::unit::UnitId;
+use crate::work::{OpenError, Submitter, WorkError};
+
+/// How long a promise lasts.
+const LASTS: Duration = Duration::from_secs(48 * 3600);
+/// One that was made so short a time ago need not be made again.
+const FRESH: Duration = Duration::from_secs(3600);
+/// Promises that one caller may have.
+const MOST: usize = 1024;
+/// A line each: ID, caller, and how many seconds it has left.
+const FILE: &str = ".disclaimed";
+
+#[derive(Debug)]
+pub(crate) struct Disclaimed {
+    store: Store,
+    /// A plain lock, held for single operations.
+    promises: Mutex<BTreeMap<UnitId, Promise>>,
+    /// Held while the file is written, so that a later one is never replaced by an earlier one.
+    writing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    to: Submitter,
+    until: Instant,
+}
+
+impl Disclaimed {
+    /// Those that earlier daemons made.
+    pub(crate) fn load(store: &Store) -> Result<Self, OpenError> {
+        let path = store.root().join(FILE);
+        let now = Instant::now();
+        let read = || match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
+            text => text?.lines().map(|line| parse(line, now).ok_or(ErrorKind::InvalidData.into())).collect(),
+        };
+        let promises =
+            read().map_err(|source: io::Error| OpenError::Io { what: "read", path: path.clone(), source })?;
+        Ok(Self { store: store.clone(), promises: promises.into(), writing: tokio::sync::Mutex::default() })
+    }
+
+    /// Whether a unit of that ID is refused.
+    pub(crate) fn has(&self, id: &UnitId) -> bool {
+        self.promises.lock().get(id).is_some_and(|promise| promise.until > Instant::now())
+    }
+
+    /// Promises that no unit of that ID runs here. It is durable when this returns.
+    ///
+    /// # Errors
+    /// The caller has as many promises as it may have, or the disk refuses.
+    pub(crate) async fn promise(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
+        let _turn = self.writing.lock().await;
+        let now = Instant::now();
+        {
+            let mut promises = self.promises.lock();
+            promises.retain(|_, promise| promise.until > now);
+            match promises.get(&id) {
+                Some(made) if made.until > now + LASTS - FRESH => return Ok(()),
+                Some(_) => {}
+                None => {
+                    let account = Account::of(to);
+                    let is_theirs = |made: &&Promise| Account::of(made.to) == account;
+                    if promises.values().filter(is_theirs).count() >= MOST {
+                        return Err(WorkError::NoPromise { unit: id.to_string(), most: MOST });
+                    }
+                }
+            }
+            promises.insert(id.clone(), Promise { to, until: now + LASTS });
+        }
+        self.write().await.inspect_err(|_| {
+            self.promises.lock().remove(&id);
+        })
+    }
+
+    /// Writes down how long they have still to last.
+    pub(crate) async fn save(&self) -> Result<(), WorkError> {
+        let _turn = self.writing.lock().await;
+        if self.promises.lock().is_empty() { Ok(()) } else { self.write().await }
+    }
+
+    async fn write(&self) -> Result<(), WorkError> {
+        let (path, now) = (self.path(), Instant::now());
+        let line = |(id, promise): (&UnitId, &Promise)| {
+            // A second too many does no harm.
+            format!("{id} {} {}\n", promise.to, promise.until.duration_since(now).as_secs() + 1)
+        };
+        let text: String = self.promises.lock().iter().map(line).collect();
+        let written = self.store.blocking(move || replace(&path, text.as_bytes(), 0o600)).await;
+        written.map_err(|error| WorkError::io("write", self.path(), error))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.store.root().join(FILE)
+    }
+}
+
+fn parse(line: &str, now: Instant) -> Option<(UnitId, Promise)> {
+    let mut words = line.split(' ');
+    let (id, to, left) = (words.next()?, words.next()?, words.next()?);
+    let left = Duration::from_secs(left.parse().ok()?).min(LASTS);
+    Some((id.parse().ok()?, Promise { to: to.parse().ok()?, until: now + left }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{NameHash, NodeId};
+
+    fn id(text: &str) -> UnitId {
+        UnitId::chosen(text).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_promise_lasts_for_48_hours_that_daemons_have_run() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = || Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        let first = Disclaimed::load(&store()).unwrap();
+        first.promise(id("a"), Submitter::Operator).await.unwrap();
+        tokio::time::advance(LASTS / 2).await;
+        // A second caller repeats nothing, and shortens nothing.
+        first.promise(id("b"), Submitter::Stranger).await.unwrap();
+        drop(first);
+        let killed = Disclaimed::load(&store()).unwrap();
+        assert!(killed.has(&id("a")) && killed.has(&id("b")) && !killed.has(&id("c")));
+        tokio::time::advance(LASTS / 4).await;
+        killed.save().await.unwrap();
+        drop(killed);
+        let last = Disclaimed::load(&store()).unwrap();
+        tokio::time::advance(LASTS / 4 - FRESH).await;
+        assert!(last.has(&id("a")));
+        tokio::time::advance(FRESH * 2).await;
+        assert!(!last.has(&id("a")) && last.has(&id("b")));
+        last.promise(id("c"), Submitter::Operator).await.unwrap();
+        assert_eq!(last.promises.lock().len(), 2, "what is over goes");
+    }
+
+    #[tokio::test]
+    async fn a_caller_has_a_bounded_number_of_promises_and_takes_them_from_nobody_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let promises =
+            Disclaimed::load(&Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap()).unwrap();
+        let node = |certified| Submitter::Node { node: NameHash(1), certified };
+        let until = Instant::now() + LASTS;
+        let many = (0..MOST).map(|n| (id(&format!("x{n}")), Promise { to: node(true), until }));
+        promises.promises.lock().extend(many);
+        let refused = promises.promise(id("one"), node(true)).await.unwrap_err();
+        assert!(refused.to_string().starts_with("unknown work unit one: no promise"), "{refused}");
+        assert!(!promises.has(&id("one")));
+        promises.promise(id("x0"), node(true)).await.unwrap();
+        promises.promise(id("one"), node(false)).await.unwrap();
+        assert!(promises.has(&id("one")));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_reason_to_forget_a_promise() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        for text in ["a operator", "a nobody 5", "a operator x", ".. operator 5"] {
+            fs::write(store.root().join(FILE), text).unwrap();
+            Disclaimed::load(&store).unwrap_err();
+        }
+    }
+}
