@@ -189,6 +189,7 @@ fn verbs_send_their_operation() {
         ("job explain 4", "job.explain", json!({"id": 4})),
         ("job rerun 4 --failed-hosts", "job.rerun", json!({"id": 4, "failed_hosts": true})),
         ("job delete 4", "job.delete", json!({"id": 4})),
+        ("job confirm-lost 4 --attempt 1", "job.confirm_lost", json!({"id": 4, "attempt": 1})),
         (
             "instance add e1 --type hop",
             "instance.add",
@@ -261,6 +262,13 @@ fn an_action_answers_one_line_in_a_pipe_too() {
             "Job 4 cancelling",
         ),
         ("job delete 4", "job.delete", json!({"id": 4}), json!({"id": 4, "deleted": true}), "Job 4 deleted"),
+        (
+            "job confirm-lost 4 --attempt 1",
+            "job.confirm_lost",
+            json!({"id": 4, "attempt": 1}),
+            json!({"id": 4, "state": "pending"}),
+            "Job 4 pending: attempt 1 is over",
+        ),
     ] {
         let words: Vec<&str> = args.split(' ').collect();
         let script = || vec![operation(op, arguments.clone(), result.clone())];

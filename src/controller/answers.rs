@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable, unfit,
-    unusable,
+    ATTEMPT, Group, Hold, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable,
+    unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -222,6 +222,12 @@ impl From<&Clock> for ClockReport {
 /// Why a job does not run; `pod` is what its pod waits for.
 pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Explained {
     let ExplainedJob { job, waits, silence } = explained;
+    let way_out = match job.hold() {
+        Some(Hold::Attempt { attempt, node: _ }) => {
+            format!("; if it does not run: meshctl job confirm-lost {} --attempt {attempt}", job.id)
+        }
+        Some(Hold::Quota { .. }) | None => String::new(),
+    };
     let mut told = waits.unwrap_or_else(|| Explained {
         id: job.id.0,
         state: Lenient::Known(job.state),
@@ -230,6 +236,9 @@ pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Expla
     });
     if let Some(detail) = pod {
         told.summary = format!("{}: {detail}", told.summary);
+    }
+    for check in told.checks.iter_mut().filter(|check| check.check == ATTEMPT && !check.ok) {
+        check.detail.push_str(&way_out);
     }
     told.checks.push(CheckReport { check: "store".to_owned(), ok: true, detail: String::new() });
     told.silent = silence.map(SilentNode::from);

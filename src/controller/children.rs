@@ -147,12 +147,23 @@ impl Children for RegistryChildren {
         })
     }
 
+    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>> {
+        Box::pin(async move { self.0.disclaim_child(&unit).await.map_err(|error| error.to_string()) })
+    }
+
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
-            let stream =
-                Followed { registry: self.0.clone(), watch, results, told: None, unit, unreadable: 0 };
+            let stream = Followed {
+                registry: self.0.clone(),
+                watch,
+                results,
+                told: None,
+                is_missing: false,
+                unit,
+                unreadable: 0,
+            };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -287,6 +298,8 @@ struct Followed {
     results: Option<ResultStream>,
     /// The contacts when its acceptance was told last.
     told: Option<Option<u64>>,
+    /// That its node does not know it was told last.
+    is_missing: bool,
     /// How often in a row it could not be read.
     unreadable: u32,
 }
@@ -300,6 +313,7 @@ impl Followed {
         let status = watch.now();
         let end = match status.state {
             UnitState::Failed if status.was_released => ChildEnd::Released,
+            UnitState::Failed if status.was_refused => ChildEnd::Refused,
             UnitState::Failed if status.is_gone => ChildEnd::Unknown,
             UnitState::Succeeded => ChildEnd::Succeeded,
             UnitState::Canceled => ChildEnd::Canceled,
@@ -320,10 +334,13 @@ impl ChildStream for Followed {
                 // What is known from an earlier process says nothing about now.
                 let is_there = status.is_accepted && status.contacts != Some(0);
                 if is_there && !status.state.is_final() && self.told != Some(status.contacts) {
-                    self.told = Some(status.contacts);
+                    (self.told, self.is_missing) = (Some(status.contacts), false);
                     let (registry, unit) = (self.registry.clone(), self.unit.clone());
                     tokio::spawn(async move { registry.drop_child_payload(&unit).await });
                     return ChildNews::Accepted;
+                }
+                if status.is_missing && !std::mem::replace(&mut self.is_missing, true) {
+                    return ChildNews::Missing;
                 }
                 tokio::select! {
                     biased;

@@ -182,6 +182,7 @@ def jobs(say):
     say.ask("deleted job", "job.delete", id=hosts["id"])
     say.ask("no job", "job.get", id=999)
     say.ask("no such attempt", "job.output", id=number, attempt=7)
+    say.ask("an attempt that is not lost", "job.confirm_lost", id=number, attempt=1)
 
 
 def whole(say, directory):

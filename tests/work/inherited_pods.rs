@@ -110,7 +110,7 @@ async fn end_of(children: &RegistryChildren, unit: &str) -> (ChildEnd, String) {
     let mut output = Vec::new();
     loop {
         match within(stream.next()).await {
-            ChildNews::Accepted => {}
+            ChildNews::Accepted | ChildNews::Missing => {}
             ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
             ChildNews::Ended { end, .. } => return (end, String::from_utf8(output).unwrap()),
         }

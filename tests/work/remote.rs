@@ -9,7 +9,7 @@ use meshd::controller::core::{ChildEnd, InstanceName};
 use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
 use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
-use meshd::work::{Leftovers, Options, Outcome, Registry, Started, State};
+use meshd::work::{Caller, Leftovers, Options, Origin, Outcome, Registry, Started, State, WorkError};
 
 use crate::control::Mesh;
 use crate::harness::*;
@@ -501,7 +501,66 @@ async fn a_child_that_was_released_on_its_node_is_not_one_that_never_was_there()
             ChildNews::Ended { end, .. } => assert_eq!(end, wanted, "{unit}"),
             news => panic!("{unit}: {news:?}"),
         }
+        assert!(is_refused(&pair.far, unit).await, "{unit} may run elsewhere by now");
     }
+}
+
+#[tokio::test]
+async fn a_submission_of_a_child_that_comes_after_its_release_is_refused() {
+    let pair = Pair::new().await;
+    let unit = "c000000abn1a1r00000001";
+    let asked =
+        |script| SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", script) };
+    let sender =
+        || Caller { origin: Origin::Mesh { node: node("n1").hash(), certified: false }, ..Caller::default() };
+    for _ in 0..2 {
+        // What never had its payload has not run.
+        let submission = pair.far.submit(asked("true"), sender()).await.unwrap();
+        submission.discard("its connection broke".into()).await;
+    }
+    pair.far.submit(asked("true"), sender()).await.unwrap().finish().await.unwrap();
+    within(pair.far.release(unit, false, &sender())).await.unwrap();
+    let late = pair.far.submit(asked("true"), sender()).await;
+    assert!(matches!(late, Err(WorkError::Disclaimed(_))), "{late:?}");
+}
+
+/// Whether a node has promised that it will not run a unit.
+async fn is_refused(registry: &Registry, unit: &str) -> bool {
+    let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") };
+    matches!(registry.submit(asked, me()).await, Err(WorkError::Disclaimed(_)))
+}
+
+#[tokio::test]
+async fn a_child_that_a_go_node_does_not_have_is_looked_for_until_it_comes() {
+    let pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    let children = RegistryChildren(pair.near.clone());
+    let unit = "c000000abn1a1r00000001";
+    children.adopt(child(unit)).await.unwrap();
+    let mut stream = children.follow(unit.to_owned(), 0).await;
+    assert_eq!(within(stream.next()).await, ChildNews::Missing);
+    let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "'echo x'") };
+    run_as(&pair.far, asked, b"").await;
+    let mut news = within(stream.next()).await;
+    if news == ChildNews::Accepted {
+        news = within(stream.next()).await;
+    }
+    assert_eq!(news, ChildNews::Output("x\n".into()));
+    assert!(matches!(within(stream.next()).await, ChildNews::Ended { end: ChildEnd::Succeeded, .. }));
+}
+
+#[tokio::test]
+async fn what_another_control_node_sent_cannot_be_sent_again_once_it_is_released() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    let unit = "c000000abn1a1r00000001";
+    let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") };
+    run_as(&pair.far, asked, b"").await;
+    children.adopt(child(unit)).await.unwrap();
+    assert_eq!(finished(&pair.near, unit).await.state, State::Succeeded);
+    assert!(within(children.release(unit.to_owned(), Leftovers::Stay)).await);
+    eventually_gone(&pair.near, unit).await;
+    assert!(is_refused(&pair.far, unit).await);
 }
 
 #[tokio::test]
@@ -533,6 +592,7 @@ async fn a_child_whose_payload_never_was_whole_is_one_that_never_was_there() {
             ChildNews::Ended { end, .. } => assert_eq!(end, ChildEnd::Unknown, "{unit}"),
             news => panic!("{unit}: {news:?}"),
         }
+        assert!(is_refused(&pair.far, unit).await, "{unit}");
     }
 }
 

@@ -19,7 +19,7 @@ use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
 use crate::controller::header::Header;
 use crate::rpc::Submitted;
-use crate::rpc::operation::{self, ById, EventFilter, Question, Rerun};
+use crate::rpc::operation::{self, ById, EventFilter, LostAttempt, Question, Rerun};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{JobDetail, Jobs};
 
@@ -56,6 +56,14 @@ pub(in crate::cli) enum JobVerb {
     },
     /// Wait for the ends of jobs; the exit code is that of the last one that did not succeed
     Wait(Several),
+    /// Say that a lost attempt of a job does not run and will not, so that the job can run again
+    ConfirmLost {
+        #[command(flatten)]
+        one: One,
+        /// Its number: explain and show name it
+        #[arg(long, value_name = "N")]
+        attempt: u32,
+    },
     /// Delete jobs that have ended, with their output
     Delete(Several),
 }
@@ -191,6 +199,14 @@ impl JobVerb {
                 each(context, ids.into_iter().map(rerun), said).await
             }
             Self::Wait(some) => some.wait(context).await,
+            Self::ConfirmLost { one, attempt } => {
+                let id = one.id;
+                let said = |id, one: &JobDetail| {
+                    context.output.done(&format!("Job {id} {}: attempt {attempt} is over", state(&one.job)))
+                };
+                let confirm = operation::confirm_lost(LostAttempt { id, attempt });
+                each(context, [(id, confirm)], said).await
+            }
             Self::Delete(some) => {
                 let said = |id, _: &_| context.output.done(&format!("Job {id} deleted"));
                 each(context, some.each(operation::delete_job), said).await

@@ -84,7 +84,7 @@ impl<'a> Driven<'a> {
         self.conclude(n, Verdict { ending, explanation }, now)
     }
 
-    /// An attempt's instance does not know its unit, and the unit will not be sent again.
+    /// An attempt's instance does not have its unit and will not run it: it promised that, or nobody else could send it.
     ///
     /// An attempt that was never accepted has not run, so the job is placed again. One that ran was released
     /// by somebody else. A lost one is now known to have stopped.
@@ -121,6 +121,31 @@ impl<'a> Driven<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// An attempt's instance does not have its unit, and may yet run it: another control node was to send it, or has sent it
+    /// under an ID that nobody else knows. It counts as lost, and is looked for.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub fn on_missing(&mut self, n: AttemptNo, now: Time) -> Result<(), Refused> {
+        let counts = self.counts(n);
+        let attempt = self.attempt(n)?;
+        let ending = match attempt.progress {
+            // It has most likely not run, which is no reason to fail the job.
+            Progress::Placed => Ending::NotAccepted,
+            Progress::Running => Ending::Lost,
+            Progress::Lost | Progress::Over(_) => return Ok(()),
+        };
+        attempt.progress = Progress::Lost;
+        attempt.ended = Some(now);
+        let node = attempt.node.as_ref().map(|node| format!("{node} ")).unwrap_or_default();
+        let explanation =
+            format!("{node}does not know attempt {n}, and does not promise that it will not run it");
+        if counts {
+            self.apply(Verdict { ending, explanation }, now);
+        }
+        Ok(())
     }
 
     /// An attempt's instance has not been seen for too long. The attempt may still run there.

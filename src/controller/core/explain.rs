@@ -19,6 +19,9 @@ use crate::rpc::report::controller::{
 /// Jobs that are named of those that hold the places of a group.
 const HOLDERS: usize = 20;
 
+/// The check of whether a former attempt may still run.
+pub const ATTEMPT: &str = "attempt";
+
 /// Explains a pending job; `pending` are all of them. The caller adds what only it can know.
 pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> Explained {
     let mut room = Room::new(scene);
@@ -78,7 +81,7 @@ fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<Check
     vec![
         check("dependencies", room.unmet_dependency(job)),
         check("exclusive", room.held_word(job)),
-        check("attempt", room.hold(job)),
+        check(ATTEMPT, room.hold(job)),
         check("payload", payload),
         check("owner", owner),
         check("paused", scene.paused.then_some(Waiting::Paused)),

@@ -89,6 +89,9 @@ pub enum Refused {
     /// The job is not pending, or something prevents its placement.
     #[error("job {0} cannot be placed: it is {state}", state = .1.name())]
     NotPlaceable(JobId, JobState),
+    /// It is known what became of the attempt, or it has not been silent for long.
+    #[error("attempt {1} of job {0} does not count as lost")]
+    NotLost(JobId, AttemptNo),
     /// The job has no such attempt.
     #[error("job {0} has no attempt {1}")]
     NoAttempt(JobId, AttemptNo),
@@ -302,6 +305,19 @@ impl Job {
             Driven::new(self).on_lost(n, now);
             Driven::new(self).on_gone(n);
         }
+    }
+
+    /// An operator says that a lost attempt does not run and will not.
+    ///
+    /// # Errors
+    /// There is no such attempt, or it is not lost.
+    pub fn confirm_lost(&mut self, n: AttemptNo) -> Result<(), Refused> {
+        let attempt = self.attempt(n).ok_or(Refused::NoAttempt(self.id, n))?;
+        if attempt.progress != Progress::Lost {
+            return Err(Refused::NotLost(self.id, n));
+        }
+        Driven::new(self).on_gone(n);
+        Ok(())
     }
 
     /// What its owner has to do about each attempt.

@@ -38,7 +38,7 @@ pub use self::attempt::{Attempt, ChildId, Duty, OutputEnd, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
 pub use self::clock::{ClockRecord, Doubt};
 pub use self::driven::Driven;
-pub use self::explain::explain;
+pub use self::explain::{ATTEMPT, explain};
 pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};

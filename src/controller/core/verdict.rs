@@ -59,6 +59,8 @@ pub enum ChildEnd {
     Released,
     /// Its node does not know the unit, and does not remember that it had it.
     Unknown,
+    /// Its node has promised not to run it, and refused it.
+    Refused,
 }
 
 /// What is known about an attempt that has ended.
@@ -168,7 +170,9 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
     let explanation = match evidence.child {
         ChildEnd::Canceled => at.with_verb("was cancelled"),
         ChildEnd::Released => at.with_verb("was released"),
-        ChildEnd::Unknown => format!("{at} is gone: it was released there, or the node was installed again"),
+        ChildEnd::Unknown | ChildEnd::Refused => {
+            format!("{at} is gone: it was released there, or the node was installed again")
+        }
         ChildEnd::Succeeded | ChildEnd::Failed => {
             evidence.with_tail(format!("{at} ended without a final status: {detail}"))
         }

@@ -9,9 +9,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::JobDriver;
 use super::end::words_before;
-use super::input::Prepared;
 use super::output::AttemptOutput;
-use super::world::{ChildNews, ChildRequest, Known};
+use super::world::{ChildNews, Known};
 use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Driven, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
 };
@@ -88,73 +87,8 @@ impl JobDriver {
         if job.state.is_final() { self.show(id).await } else { Ok(()) }
     }
 
-    /// Sees to it that the unit exists. Returns false if there is none and never will be.
-    async fn ensure_sent(
-        self: &Arc<Self>,
-        job: &Job,
-        attempt: &Attempt,
-        request: ChildRequest,
-        duty: &mut watch::Receiver<Duty>,
-    ) -> Result<bool, Error> {
-        let (id, n) = (job.id, attempt.n);
-        let known = self.children.known(&request.unit);
-        match (known, attempt.progress) {
-            (Known::Here, _) => return Ok(true),
-            (Known::Unknown, Progress::Running | Progress::Lost | Progress::Placed)
-                if (request.node != self.node || request.is_inherited())
-                    && (attempt.progress != Progress::Placed || attempt.sender != self.node) =>
-            {
-                // Another control node sent it, or was about to: the instance is asked.
-                return match self.children.adopt(request).await {
-                    Ok(true) => Ok(true),
-                    Ok(false) => self.unknown(id, n).await,
-                    Err(cause) => Err(Error::Unready(format!("its unit cannot be followed here: {cause}"))),
-                };
-            }
-            (Known::Unknown | Known::Unsent, Progress::Running | Progress::Lost | Progress::Over(_)) => {
-                return self.unknown(id, n).await;
-            }
-            (Known::Unknown, Progress::Placed) => {}
-            (Known::Unsent, Progress::Placed) => {
-                self.children.release(request.unit.clone(), Leftovers::Stay).await;
-            }
-        }
-        if let Err(cause) = self.prepare_pod(&request, duty).await {
-            return self.refuse(id, n, cause).await;
-        }
-        self.await_room(duty).await;
-        let (input, _project) = match self.input(job, attempt, duty).await? {
-            Prepared::Ready(input, project) => (input, project),
-            Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
-            Prepared::Unwanted => return self.unknown(id, n).await,
-        };
-        // As late as possible, and from the store: a cancel that is saved starts nothing.
-        let is_cancelled = self.store.job(id).await?.cancel_requested;
-        if is_cancelled || *duty.borrow_and_update() == Duty::Cancel {
-            return self.unknown(id, n).await;
-        }
-        if !self.may_act() {
-            return Err(Error::Unready("the lease of this control node could not be renewed".into()));
-        }
-        let unit = request.unit.clone();
-        // Its node may not answer for long, and must not start it when it does.
-        match self.obeying(duty, &unit, self.children.send(request, input)).await {
-            Ok(()) => Ok(true),
-            Err(cause) => self.refuse(id, n, cause).await,
-        }
-    }
-
-    /// Waits until this node's disk has room for another job, or the attempt is not wanted any more.
-    async fn await_room(&self, duty: &mut watch::Receiver<Duty>) {
-        let unwanted = duty.wait_for(|duty| matches!(duty, Duty::Cancel | Duty::Release | Duty::Nothing));
-        tokio::select! {
-            () = self.children.room() => {}
-            _ = unwanted => {}
-        }
-    }
-
     /// Waits for what may take long, and passes a cancel on meanwhile.
-    async fn obeying<T>(
+    pub(super) async fn obeying<T>(
         &self,
         duty: &mut watch::Receiver<Duty>,
         unit: &str,
@@ -201,12 +135,12 @@ impl JobDriver {
     }
 
     /// Nothing of an attempt was ever started.
-    async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+    pub(super) async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         self.conclude(id, n, None, move |job, now| job.on_unknown(n, now)).await.map(|_| false)
     }
 
     /// An attempt cannot be sent, since something that it needs is missing.
-    async fn not_prepared(
+    pub(super) async fn not_prepared(
         self: &Arc<Self>,
         id: JobId,
         n: AttemptNo,
@@ -218,7 +152,12 @@ impl JobDriver {
     }
 
     /// An attempt cannot be started.
-    async fn refuse(self: &Arc<Self>, id: JobId, n: AttemptNo, detail: String) -> Result<bool, Error> {
+    pub(super) async fn refuse(
+        self: &Arc<Self>,
+        id: JobId,
+        n: AttemptNo,
+        detail: String,
+    ) -> Result<bool, Error> {
         let evidence = Evidence {
             status: None,
             job_explanation: None,
@@ -245,12 +184,15 @@ impl JobDriver {
         let mut output = self.obeying(duty, &unit, begun).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         let mut is_running = attempt.progress == Progress::Running;
-        let mut is_cancelled = false;
+        let (mut is_cancelled, mut is_missing) = (false, false);
         // Since when there is something that the store does not count yet.
         let mut uncounted = (output.position() > 0).then(Instant::now);
         self.note_status(id, n, &output);
         let (end, detail) = loop {
-            match *duty.borrow_and_update() {
+            let now = *duty.borrow_and_update();
+            match now {
+                // It may yet start there, and nobody waits for that.
+                Duty::Cancel if is_missing => return self.unknown(id, n).await.map(|_| None),
                 Duty::Cancel if !std::mem::replace(&mut is_cancelled, true) => {
                     self.cancel(unit.clone());
                 }
@@ -282,13 +224,20 @@ impl JobDriver {
                     Err(_) => return Ok(None),
                 },
             };
+            is_missing = matches!(news, ChildNews::Missing);
+            if is_missing {
+                is_running = false;
+                self.store.drive(self.fence(), id, None, move |job, now| job.on_missing(n, now)).await?;
+                self.show(id).await?;
+                continue;
+            }
             if !is_running && !matches!(news, ChildNews::Ended { .. }) {
                 is_running = true;
                 self.store.drive(self.fence(), id, None, move |job, now| job.on_accepted(n, now)).await?;
                 self.show(id).await?;
             }
             match news {
-                ChildNews::Accepted => {}
+                ChildNews::Accepted | ChildNews::Missing => {}
                 ChildNews::Output(bytes) => {
                     // What an attempt that counts no longer writes is read, and thrown away.
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
@@ -301,12 +250,13 @@ impl JobDriver {
             }
         };
         let was_asked_for = attempt.progress == Progress::Lost || attempt.sender != self.node;
-        if end == ChildEnd::Unknown && !is_running && was_asked_for {
+        let is_not_there = end == ChildEnd::Refused || (end == ChildEnd::Unknown && was_asked_for);
+        if is_not_there && !is_running {
             // Its node does not have it, so it does not run.
             return self.unknown(id, n).await.map(|_| None);
         }
         output.parser.finish();
-        let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown);
+        let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused);
         if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
             // It is over, so another one may follow.
             return self.unknown(id, n).await.map(|_| None);

@@ -158,6 +158,8 @@ impl JobDriver {
         loop {
             match stream.next().await {
                 ChildNews::Accepted => *is_accepted = true,
+                // Nobody else sends it.
+                ChildNews::Missing => {}
                 ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
                 ChildNews::Ended { end: child, detail } => return CheckEnd { child, detail, output },
             }

@@ -78,12 +78,12 @@ impl JobDriver {
         let mut stream = self.children.follow(child.clone(), output.position()).await;
         let end = loop {
             match stream.next().await {
-                ChildNews::Accepted => {}
+                ChildNews::Accepted | ChildNews::Missing => {}
                 ChildNews::Output(bytes) => output.push(bytes).await,
                 ChildNews::Ended { end, .. } => break end,
             }
         };
-        if matches!(end, ChildEnd::Released | ChildEnd::Unknown) {
+        if matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused) {
             return Ok(None);
         }
         self.copy_missing(&child, &mut output, job.state.is_final()).await;
@@ -101,7 +101,7 @@ impl JobDriver {
         let mut stream = self.children.follow(child.to_owned(), missing.start).await;
         while left > 0 {
             match stream.next().await {
-                ChildNews::Accepted => {}
+                ChildNews::Accepted | ChildNews::Missing => {}
                 ChildNews::Output(mut bytes) => {
                     bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     left -= bytes.len() as u64;

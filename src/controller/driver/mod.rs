@@ -3,8 +3,8 @@
 //!
 //! - `world`: what it does to mesh and units. `discovery`: who is registered, `candidates`: who could be. `checks`: their
 //!   health.
-//! - `attempt`: one attempt, from its submission to the release of its unit. `output`: what it adds to its job's output.
-//!   `measure`: the length and hash of that. `end`: what it leaves, saved with its end.
+//! - `attempt`: one attempt, from its submission to the release of its unit. `sending`: its submission. `output`: what it
+//!   adds to its job's output. `measure`: the length and hash of that. `end`: what it leaves, saved with its end.
 //! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
 //!   project in it.
 //! - `shown`: what the units of jobs show. `followers`: those of jobs that another control node drives.
@@ -22,6 +22,7 @@ mod measure;
 mod output;
 mod pods;
 mod request;
+mod sending;
 mod shown;
 mod sync;
 pub mod world;

@@ -134,6 +134,8 @@ pub struct ChildHere {
 pub enum ChildNews {
     /// Its node has accepted it, or was found to have it after a silence.
     Accepted,
+    /// Its node does not have it, and may yet run it: another control node may have been about to send it.
+    Missing,
     /// More output.
     Output(Bytes),
     /// It has ended, and all output was delivered.
@@ -176,6 +178,12 @@ pub trait Children: Send + Sync + 'static {
     /// # Errors
     /// Why that is not possible here as things are. The unit may run all the same.
     fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>>;
+
+    /// Sees to it that a unit never runs here that another control node may yet send. Returns false if it is here.
+    ///
+    /// # Errors
+    /// That cannot be promised now.
+    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>>;
 
     /// Follows a unit from a byte of its output on.
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>>;

@@ -58,7 +58,7 @@ impl CheckEnd {
             ChildEnd::Failed => Err(failed("the health check failed")),
             ChildEnd::Canceled => Err(failed("the health check was cancelled")),
             ChildEnd::Released => Err(failed("the health check was released")),
-            ChildEnd::Unknown => Err(failed("the health check is gone")),
+            ChildEnd::Unknown | ChildEnd::Refused => Err(failed("the health check is gone")),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::{answers, conflict, missing};
-use crate::controller::core::{Attempt, GroupName, InstanceName, JobId, Time};
+use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{self, Audit, JobDetail, Kept, PAGE_MAX};
 use crate::controller::stream;
-use crate::rpc::operation::{HostPage, JobFilter, OperationCode, OperationRefusal, Rerun};
+use crate::rpc::operation::{HostPage, JobFilter, LostAttempt, OperationCode, OperationRefusal, Rerun};
 use crate::rpc::report::controller::{self as report, DeletedJob, Explained, Hosts, JobReport, Jobs};
 use crate::work::Leftovers;
 
@@ -80,6 +80,17 @@ impl Service {
     ) -> Result<report::JobDetail, OperationRefusal> {
         self.driver.store.cancel(Some(audit), id).await?;
         self.driver.show(id).await?;
+        self.job(id).await
+    }
+
+    /// A lost attempt does not run and will not: the job goes on as if its instance had said so.
+    pub(super) async fn confirm_lost(
+        &self,
+        asked: LostAttempt,
+        audit: Audit,
+    ) -> Result<report::JobDetail, OperationRefusal> {
+        let id = JobId(asked.id);
+        self.driver.store.confirm_lost(audit, id, AttemptNo(asked.attempt)).await?;
         self.job(id).await
     }
 

@@ -105,6 +105,7 @@ impl Service {
             Operation::ReadEvents(it) => return self.stream_events(it).await,
             Operation::CancelJob(it) => Answer::CancelJob(self.cancel_job(JobId(it.id), audit).await?),
             Operation::RerunJob(it) => Answer::RerunJob(self.rerun_job(it, audit).await?),
+            Operation::ConfirmLost(it) => Answer::ConfirmLost(self.confirm_lost(it, audit).await?),
             Operation::DeleteJob(it) => Answer::DeleteJob(self.delete_job(JobId(it.id), audit).await?),
         };
         Ok((answer, None))

@@ -97,6 +97,36 @@ impl Store {
         .await
     }
 
+    /// The owner is about to send a unit. That is a write, though it changes nothing: a takeover either comes before it, and
+    /// nothing is sent, or after it. Returns the job as it is now.
+    ///
+    /// # Errors
+    /// The writer is fenced: it must stand down. Or there is no such job.
+    pub async fn before_sending(&self, by: Fence, id: JobId) -> Result<Job, Error> {
+        self.fenced_write(by, move |sql, by| {
+            let mut job = jobs::load_one(sql, id)?;
+            job.driven_by(by).map_err(Refused::from)?;
+            sql.execute("UPDATE job SET epoch = epoch WHERE id = $1", values![id])?;
+            Ok(job)
+        })
+        .await
+    }
+
+    /// An operator says that a lost attempt does not run and will not. Returns the job as it is now.
+    ///
+    /// # Errors
+    /// There is no such job or attempt, or it is not lost.
+    pub async fn confirm_lost(&self, audit: Audit, id: JobId, n: AttemptNo) -> Result<Job, Error> {
+        self.write(move |sql| {
+            let before = jobs::load_one(sql, id)?;
+            let mut job = before.clone();
+            job.confirm_lost(n)?;
+            Audit::save(Some(&audit), sql)?;
+            if jobs::save(sql, &before, &job)? { Ok(job) } else { Err(Error::Raced) }
+        })
+        .await
+    }
+
     /// The owner has counted more output of a job that has not ended. Nobody is woken.
     ///
     /// # Errors

@@ -109,7 +109,9 @@ impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Fenced(fenced) => Self::Fenced(fenced),
-            Refused::NotPlaceable(_, _) | Refused::NoAttempt(_, _) => Self::Job(refused),
+            Refused::NotPlaceable(_, _) | Refused::NotLost(_, _) | Refused::NoAttempt(_, _) => {
+                Self::Job(refused)
+            }
         }
     }
 }

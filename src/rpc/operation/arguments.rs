@@ -181,6 +181,12 @@ arguments! {
         follow: bool,
     }
 
+    /// Which attempt of a job does not run and will not.
+    struct LostAttempt {
+        id: i64,
+        attempt: u32;
+    }
+
     /// Which job runs again.
     struct Rerun {
         id: i64;

@@ -154,6 +154,8 @@ operations! {
     CancelJob "job.cancel" cancel_job(ById) -> JobDetail;
     /// Runs a job again as a new one.
     RerunJob "job.rerun" rerun_job(Rerun) -> JobDetail;
+    /// Says that a lost attempt of a job does not run and will not.
+    ConfirmLost "job.confirm_lost" confirm_lost(LostAttempt) -> JobDetail;
     /// Deletes a job that has ended.
     DeleteJob "job.delete" delete_job(ById) -> DeletedJob;
 }

@@ -28,8 +28,12 @@ pub struct ChildStatus {
     pub is_accepted: bool,
     /// How often another node that runs it was found to have it, since this process began; `None` if it runs here.
     pub contacts: Option<u64>,
-    /// The node that runs it does not know it, or no longer, or never got all of its payload.
+    /// The node that runs it does not know it, or no longer, and will not run it.
     pub is_gone: bool,
+    /// It was never there, and will not be.
+    pub was_refused: bool,
+    /// It does not know it, and may yet run it, since another control node may yet send it. It is asked again.
+    pub is_missing: bool,
     /// That node remembers that it was released there.
     pub was_released: bool,
 }
@@ -63,20 +67,20 @@ impl ChildWatch {
     pub fn now(&mut self) -> ChildStatus {
         let contacts = self.link.as_mut().map(|(_, contacts)| *contacts.borrow_and_update());
         let is_found_gone = self.link.as_ref().is_some_and(|(link, _)| link.is_gone());
+        let is_missing = self.link.as_ref().is_some_and(|(link, _)| link.is_missing());
         let status = self.status.borrow_and_update();
         // Of one that was adopted nothing is known before its node has said something.
         let is_there = status.remote().is_some_and(|remote| remote.remote_started && !remote.adopted);
         let state = status.life.state;
-        // Another control node began to send it, and did not come to the end: it was not started, and never will be.
-        let never_began = state.is_final() && status.life.lacks_payload();
-        let is_gone = is_found_gone
-            || status.remote().is_some_and(|remote| remote.gone || remote.adopted && never_began);
+        let is_gone = is_found_gone || status.remote().is_some_and(|remote| remote.gone);
         ChildStatus {
             state,
             detail: status.life.detail.clone(),
             is_accepted: is_there || state != State::Pending,
             contacts,
             is_gone,
+            was_refused: status.remote().is_some_and(|remote| remote.gone && !remote.remote_started),
+            is_missing,
             was_released: status.remote().is_some_and(|remote| remote.was_released),
         }
     }

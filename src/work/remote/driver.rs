@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Remotes;
+use super::disclaim::is_inherited;
 use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
 use crate::os::back_off::BackOff;
@@ -272,6 +273,10 @@ impl Remotes {
             }
             Step::Release => {
                 self.request(entry, Verb::Release).await?;
+                // The control node that sent it may do so again.
+                if entry.status().remote().is_some_and(is_inherited) {
+                    self.ask_promise(entry).await?;
+                }
                 self.delete(entry).await
             }
             Step::Tidy => {

@@ -82,6 +82,10 @@ impl Remotes {
                     Event::StartFailed(cause)
                 }
             };
+            if error.code() == Some(ErrorCode::UnitDisclaimed) {
+                // Nothing of it ran, and nothing will. The event below makes it durable.
+                let _ = self.note(entry, Durability::Deferred, |remote| remote.gone = true).await;
+            }
             entry.apply(self.units.store(), event).await;
         } else if let StepError::Local(error) = error {
             entry

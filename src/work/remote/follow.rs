@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::MissedTickBehavior;
 
 use super::Remotes;
+use super::disclaim::{is_half_sent, is_inherited};
 use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
 use super::session::{ControlSession, StepError};
 use super::submit::{CHUNK, extra};
@@ -67,6 +68,7 @@ impl Remotes {
                         return Ok(());
                     }
                 }
+                Frame::Status(report) if is_half_sent(entry, &report) => return self.clear_half(entry).await,
                 Frame::Status(report) if is_early(entry, &report, output.length) => {
                     return Err(StepError::Connection("the output ended before the unit did".into()));
                 }
@@ -98,6 +100,9 @@ impl Remotes {
         loop {
             let is_end = |r: &mut UnitReport| r.state.is_final() && !is_early(entry, r, output.length);
             if let Some(report) = last.take_if(is_end) {
+                if is_half_sent(entry, &report) {
+                    return self.clear_half(entry).await;
+                }
                 self.report_here(entry, report, output.length).await;
                 return Ok(());
             }
@@ -200,6 +205,9 @@ impl Remotes {
         if self.find_there(entry, &extra(entry), peer).await?.is_some() {
             // It is followed under that ID.
             return Ok(());
+        }
+        if is_inherited(&extra(entry)) {
+            self.require_promise(entry).await?;
         }
         let was_released = code == ErrorCode::ReleasedUnit;
         self.note(entry, Durability::Deferred, |remote| {

@@ -2,9 +2,10 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
-//! connection, `lookup` finds a unit whose ID never arrived, `session` speaks the lines, `payload` sends it, `output` keeps
-//! what has come.
+//! connection, `disclaim` has a node promise not to run a unit, `lookup` finds a unit whose ID never arrived, `session`
+//! speaks the lines, `payload` sends it, `output` keeps what has come.
 
+mod disclaim;
 mod driver;
 mod failures;
 mod follow;
@@ -88,6 +89,8 @@ struct News {
     released: bool,
     /// The other node does not know the unit any more.
     gone: bool,
+    /// It does not know it now, and may yet run it.
+    missing: bool,
 }
 
 impl Link {
@@ -101,7 +104,19 @@ impl Link {
         self.news.borrow().gone
     }
 
+    /// Whether the other node said that it does not know the unit, and did not promise that it will not run it.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.news.borrow().missing
+    }
+
+    fn note_missing(&self) {
+        self.news.send_modify(|news| news.missing = true);
+        // Who waits for a contact is to see that there is none.
+        self.contacts.send_modify(|_| ());
+    }
+
     fn note_contact(&self) {
+        self.news.send_modify(|news| news.missing = false);
         self.contacts.send_modify(|count| *count += 1);
     }
 

@@ -316,6 +316,40 @@ fn a_quota_refusal_backs_off_and_costs_no_retry() {
 }
 
 #[test]
+fn an_attempt_that_its_node_does_not_have_and_may_yet_run_holds_the_job() {
+    let mut job = self::job();
+    let n = start(&mut job, "e1");
+    mine(&mut job).on_missing(n, START).unwrap();
+    let held = Hold::Attempt { attempt: n, node: Some("e1".into()) };
+    assert_eq!((job.state, job.hold()), (JobState::Pending, Some(held)), "though it has no retry");
+    assert_eq!(job.duties().collect::<Vec<_>>(), [(n, Duty::Ask)]);
+    assert!(job.explanation.starts_with("e1 does not know attempt 1"), "{}", job.explanation);
+
+    let mut came = job.clone();
+    mine(&mut came).on_accepted(n, START).unwrap();
+    assert_eq!((came.state, came.attempts.len()), (JobState::Running, 1));
+    assert_eq!(came.confirm_lost(n), Err(Refused::NotLost(job.id, n)));
+
+    let mut promised = job.clone();
+    mine(&mut promised).on_unknown(n, START).unwrap();
+    assert_eq!((promised.state, promised.hold()), (JobState::Pending, None));
+
+    let mut confirmed = job.clone();
+    confirmed.confirm_lost(n).unwrap();
+    assert_eq!((confirmed.state, confirmed.hold()), (JobState::Pending, None));
+    assert_eq!(confirmed.duties().collect::<Vec<_>>(), [(n, Duty::Release)]);
+    assert_eq!(confirmed.confirm_lost(AttemptNo(7)), Err(Refused::NoAttempt(job.id, AttemptNo(7))));
+
+    // What was accepted is lost as with its node.
+    for (max, state) in [(0, JobState::Failed), (1, JobState::Pending)] {
+        let mut job = with_retries(max);
+        let n = run(&mut job, "e1");
+        mine(&mut job).on_missing(n, START).unwrap();
+        assert_eq!((job.state, job.attempts[0].progress), (state, Progress::Lost));
+    }
+}
+
+#[test]
 fn only_a_retry_after_a_run_begins_a_new_wait() {
     let later = START + secs(60);
     let refused = Evidence { detail: "exceeded quota: pods".into(), ..evidence(None) };

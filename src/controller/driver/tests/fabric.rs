@@ -1,7 +1,7 @@
 //! The nodes of a mesh and the units on them, without a mesh: what the driver sees of it and does to it, under the
 //! control of a test. It outlives the control node's processes, as disks and other nodes do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub(super) struct FakeNode {
     pub(super) routed: bool,
     /// It answers nothing.
     pub(super) is_deaf: bool,
+    /// It promises nothing of units that it does not have, as a Go node.
+    pub(super) is_go: bool,
     pub(super) tls: bool,
     /// Its work types, and whether they need signatures.
     pub(super) types: Vec<(String, bool)>,
@@ -53,6 +55,7 @@ impl FakeNode {
         Self {
             routed: true,
             is_deaf: false,
+            is_go: false,
             tls: false,
             types: vec![("ansible-runner".into(), false)],
             health: Health::Good(format!("uuid-{name}")),
@@ -84,6 +87,9 @@ struct Local {
     is_released: bool,
     output: Vec<u8>,
     end: Option<(ChildEnd, String)>,
+    /// Another control node was to send it, and may yet do so.
+    is_inherited: bool,
+    is_missing: bool,
     in_contact: bool,
     contacts: u64,
 }
@@ -98,6 +104,8 @@ impl Local {
             is_released: false,
             output: Vec::new(),
             end: None,
+            is_inherited: false,
+            is_missing: false,
             in_contact: false,
             contacts: 0,
         }
@@ -111,6 +119,10 @@ pub(super) struct Units {
     pub(super) there: BTreeMap<String, Running>,
     /// Every unit that was ever started, in order.
     pub(super) started: Vec<String>,
+    /// Units that their nodes have promised not to run.
+    pub(super) disclaimed: BTreeSet<String>,
+    /// There is no room on the control node's disk.
+    pub(super) is_full: bool,
     /// The control node's process lives.
     is_up: bool,
     /// It may start, cancel and release units on other nodes.
@@ -189,7 +201,7 @@ impl Fabric {
         self.look(|units| units.alive(job).into_iter().next())
     }
 
-    /// Another control node has sent a unit to a node, where it runs.
+    /// Another control node sends a unit to a node, where it runs, unless that has promised not to run it.
     pub(super) fn run(&self, unit: &str, node: &str) {
         let request = ChildRequest {
             unit: unit.to_owned(),
@@ -206,6 +218,9 @@ impl Fabric {
         let (input, output) = (Vec::new(), Vec::new());
         let running = Running { node: node.to_owned(), request, input, output, end: None };
         self.change(|units| {
+            if units.disclaimed.contains(unit) {
+                return;
+            }
             units.started.push(unit.to_owned());
             units.there.insert(unit.to_owned(), running);
         });
@@ -306,6 +321,10 @@ impl Units {
         let (request, node) = (local.request.clone(), local.request.node.to_string());
         local.is_sent = true;
         local.contacts += 1;
+        if self.disclaimed.contains(unit) {
+            local.end = Some((ChildEnd::Refused, format!("{unit} was disclaimed")));
+            return;
+        }
         if self.there.contains_key(unit) {
             return;
         }
@@ -324,7 +343,13 @@ impl Units {
     }
 
     fn fetch(&mut self, unit: &str, local: &mut Local) {
+        let is_go = self.nodes.get(local.request.node.as_str()).is_some_and(|node| node.is_go);
+        local.is_missing = local.is_inherited && is_go && !self.there.contains_key(unit);
+        if local.is_missing {
+            return;
+        }
         let Some(there) = self.there.get_mut(unit) else {
+            self.disclaimed.extend(local.is_inherited.then(|| unit.to_owned()));
             local.end = Some((ChildEnd::Unknown, format!("unit {unit} is gone")));
             return;
         };
@@ -447,20 +472,36 @@ impl Children for FakeChildren {
                 return Err("no space left on device".to_owned());
             }
             let unit = request.unit.clone();
-            let is_there = units.there.contains_key(&unit) && !units.local.contains_key(&unit);
-            if is_there {
-                let local = Local { input: Some(Vec::new()), is_sent: true, ..Local::new(request) };
-                units.local.insert(unit, local);
-            }
-            Ok(is_there)
+            let input = Some(Vec::new());
+            let local = Local { input, is_sent: true, is_inherited: true, ..Local::new(request) };
+            units.local.entry(unit).or_insert(local);
+            Ok(true)
         });
         Box::pin(async { adopted })
+    }
+
+    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>> {
+        let is_absent = self.fabric.change(|units| {
+            let is_absent = !units.there.contains_key(&unit);
+            units.disclaimed.extend(is_absent.then_some(unit));
+            is_absent
+        });
+        Box::pin(async move { Ok(is_absent) })
+    }
+
+    fn room(&self) -> Doing<'_, ()> {
+        let mut news = self.fabric.unit_news.subscribe();
+        Box::pin(async move {
+            while self.fabric.look(|units| units.is_full) {
+                let _never = news.changed().await;
+            }
+        })
     }
 
     fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
         let news = self.fabric.unit_news.subscribe();
         let fabric = self.fabric.clone();
-        let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0 };
+        let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0, is_missing: false };
         Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
     }
 
@@ -533,6 +574,7 @@ struct FakeStream {
     unit: String,
     at: usize,
     told: u64,
+    is_missing: bool,
 }
 
 impl FakeStream {
@@ -544,8 +586,14 @@ impl FakeStream {
             return Some(ChildNews::Ended { end: ChildEnd::Released, detail });
         };
         let (contacts, end) = (local.contacts, local.end.clone());
+        let was_missing = std::mem::replace(&mut self.is_missing, local.is_missing);
+        match (was_missing, local.is_missing) {
+            (false, true) => return Some(ChildNews::Missing),
+            (true, false) if end.is_none() => return Some(ChildNews::Accepted),
+            (true, _) | (false, false) => {}
+        }
         let rest = Bytes::copy_from_slice(local.output.get(at..).unwrap_or_default());
-        if contacts > told && end.is_none() && local.in_contact {
+        if contacts > told && end.is_none() && local.in_contact && !local.is_missing {
             self.told = contacts;
             return Some(ChildNews::Accepted);
         }

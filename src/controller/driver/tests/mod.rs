@@ -15,6 +15,7 @@ mod nodes;
 mod operations;
 mod output;
 mod peers;
+mod promises;
 mod queue;
 mod refusals;
 mod reruns;

@@ -9,7 +9,7 @@ use crate::controller::core::{Group, JobId};
 use crate::controller::store::{GroupRecord, Registry};
 
 /// Waits until this control node has the job of the other one, which is silent from now on.
-fn take_over(site: &Site, job: JobId) {
+pub(super) fn take_over(site: &Site, job: JobId) {
     let passed = site.until("it to be taken over", || {
         site.job(job).row.controller_node.is_some_and(|owner| owner.as_str() == OWN)
     });

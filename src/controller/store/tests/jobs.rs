@@ -1,7 +1,7 @@
 //! The life of a job in the store.
 
 use super::*;
-use crate::controller::core::{AttemptNo, ChildId};
+use crate::controller::core::{AttemptNo, ChildId, Ending, Refused};
 use crate::controller::stream::RunSummary;
 use crate::rpc::report::controller::QueuePlace;
 
@@ -14,6 +14,7 @@ both![
     a_further_attempt_begins_without_the_result_of_the_former,
     a_cancel_is_saved,
     a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended,
+    an_operator_confirms_a_lost_attempt,
     a_quota_makes_the_job_wait,
     dependencies_and_words_hold_jobs_back,
     a_pending_job_is_explained,
@@ -214,6 +215,23 @@ async fn a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended(site: Site
     let job = store.job(id).await.unwrap();
     assert_eq!((job.attempts.len(), job.attempts[1].n), (2, AttemptNo(2)));
     assert_ne!(job.attempts[0].unit, job.attempts[1].unit);
+}
+
+async fn an_operator_confirms_a_lost_attempt(site: Site) {
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
+    let confirm = |id, n| store.confirm_lost(audit("job.confirm_lost"), id, AttemptNo(n));
+    assert!(matches!(confirm(id, 1).await, Err(Error::Job(Refused::NotLost(_, _)))));
+    store.drive(c1.clone(), id, None, |driven, now| driven.on_missing(AttemptNo(1), now)).await.unwrap();
+    assert_eq!(place(&store, &c1).await, []);
+    assert!(matches!(confirm(id, 2).await, Err(Error::Job(Refused::NoAttempt(_, _)))));
+    assert!(matches!(confirm(JobId(99), 1).await, Err(Error::NoJob(_))));
+    let job = confirm(id, 1).await.unwrap();
+    assert_eq!((job.state, job.attempts[0].progress), (JobState::Pending, Progress::Over(Ending::Lost)));
+    let requests = store.audit(9).await.unwrap();
+    assert_eq!(requests.into_iter().map(|(_, audit)| audit.op).collect::<Vec<_>>(), ["job.confirm_lost"]);
+    assert_eq!(place(&store, &c1).await, [id]);
 }
 
 async fn a_quota_makes_the_job_wait(site: Site) {

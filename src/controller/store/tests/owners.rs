@@ -8,6 +8,7 @@ use crate::controller::core::AttemptNo;
 both![
     a_second_start_fences_the_first,
     a_lost_owner_is_taken_over_and_fenced,
+    a_former_owner_sends_nothing,
     nothing_is_taken_while_the_lease_is_valid,
     an_expired_lease_stops_its_holder_until_it_is_renewed,
     onloss_fail_ends_the_jobs,
@@ -65,6 +66,19 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     assert!(matches!(accept(&store, &again, sent).await, Err(Error::Fenced(_))));
     assert_eq!(end(&store, &c2, running, FinalStatus::Successful).await.unwrap().state, JobState::Successful);
     assert_eq!(store.judge_losses(c2, patience, BTreeMap::new()).await.unwrap(), Losses::default());
+}
+
+async fn a_former_owner_sends_nothing(site: Site) {
+    let (store, c1) = site.ready().await;
+    let c2 = start(&store, "c2").await;
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
+    let job = store.job(id).await.unwrap();
+    assert_eq!(store.before_sending(c1.clone(), id).await.unwrap(), job, "it changes nothing");
+    expire(&store, "c1").await;
+    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    assert!(matches!(store.before_sending(c1, id).await, Err(Error::Fenced(_))));
+    store.before_sending(c2, id).await.unwrap();
 }
 
 async fn nothing_is_taken_while_the_lease_is_valid(site: Site) {
