@@ -19,7 +19,7 @@ use super::environment::Environment;
 use super::extra::KubeExtra;
 use super::kubeconfig;
 use super::machine::{PodRecord, StatusChange, UnitSettings};
-use super::name::{Owner, STORE_LABEL};
+use super::name::{Owner, STORE_LABEL, letters_of};
 use super::options::{AuthMethod, KubernetesType, StreamMethod};
 use super::parameters::{self, CheckedSubmission, Configured};
 use super::pod::Template;
@@ -44,6 +44,8 @@ pub struct Executor {
 pub struct PodUnit<'a> {
     /// Its ID.
     pub id: &'a str,
+    /// No other unit ever has that ID, so its pod is named after it.
+    pub is_unique: bool,
     /// Its type, if that is still configured.
     pub kind: &'a KubernetesType,
     /// Its ExtraData.
@@ -185,6 +187,7 @@ impl Executor {
             quota_retry: unit.kind.quota_retry,
             delete_pod_on_restart: unit.kind.delete_pod_on_restart && !unit.extra.keep_pod,
             may_read_events: cluster.may_read_events(),
+            name: unit.is_unique.then(|| letters_of(unit.id)),
             seed: rand::random(),
         }
     }

@@ -24,12 +24,17 @@ pub fn prefix(work_type: &str) -> String {
     format!("{}-", work_type.to_lowercase())
 }
 
-/// A pod's name: the prefix, cut to what the API server accepts, and random letters.
-pub fn pod_name(prefix: &str, mut random: u64) -> String {
+/// The letters in the name of a unit's pod, where these are not random.
+pub fn letters_of(unit: &str) -> u64 {
+    HighwayHasher::default().hash64(unit.as_bytes())
+}
+
+/// A pod's name: the prefix, cut to what the API server accepts, and letters, which are random or made of its unit's ID.
+pub fn pod_name(prefix: &str, mut letters: u64) -> String {
     let mut name: String = prefix.chars().take(LONGEST_VALUE - CHOSEN).collect();
     for _ in 0..CHOSEN {
-        name.push(char::from(LETTERS[(random % LETTERS.len() as u64) as usize]));
-        random /= LETTERS.len() as u64;
+        name.push(char::from(LETTERS[(letters % LETTERS.len() as u64) as usize]));
+        letters /= LETTERS.len() as u64;
     }
     name
 }

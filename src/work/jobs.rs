@@ -19,12 +19,15 @@ use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
 use super::units::{Entry, Outcome, OutputWriter, Units};
 use super::{Caller, CallerName, Origin, WorkError};
+use crate::os::back_off::BackOff;
 
 /// The work type whose units are jobs.
 pub const CONTROLLER: &str = "controller";
 
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two questions whether a payload may be sent.
+const SEND_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Time between attempts to write an output or a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
@@ -50,6 +53,9 @@ pub trait Jobs: Send + Sync + 'static {
 
     /// A unit of a job that has ended is deleted.
     fn forget(&self, unit: UnitId) -> Act<'_, ()>;
+
+    /// Whether the payload of a child may be sent, as the store says: this node drives its job, and it is wanted.
+    fn may_send(&self, unit: UnitId) -> Act<'_, bool>;
 
     /// The number of the job that a child unit belongs to; `None` for every other unit.
     fn parent(&self, unit: &UnitId) -> Option<i64>;
@@ -385,6 +391,19 @@ impl JobsSlot {
 
     pub(super) fn is_child(&self, unit: &UnitId) -> bool {
         self.get().is_some_and(|jobs| jobs.parent(unit).is_some())
+    }
+
+    /// Returns once the payload of a child may be sent; never, if another control node drives its job by now.
+    pub(super) async fn may_send(&self, unit: &UnitId) {
+        let mut pauses = SEND_RETRY;
+        loop {
+            if let Some(jobs) = self.get()
+                && jobs.may_send(unit.clone()).await
+            {
+                return;
+            }
+            tokio::time::sleep(pauses.next()).await;
+        }
     }
 
     /// Refuses what would end a job behind the controller's back.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::WorkError;
+use super::jobs::JobsSlot;
 use super::local::Local;
 use super::remote::Gate;
 use super::status::{Extra, Status};
@@ -46,6 +47,8 @@ pub(crate) struct Pods {
     local: Arc<Local>,
     /// Holds back what is done in clusters for jobs of a controller.
     gate: Gate,
+    /// Says when their payloads may be sent.
+    jobs: JobsSlot,
     /// Without one, why nothing runs.
     executor: Result<Executor, String>,
 }
@@ -57,6 +60,7 @@ impl Pods {
         local: Arc<Local>,
         settings: BTreeMap<&'static str, String>,
         gate: Gate,
+        jobs: JobsSlot,
     ) -> Arc<Self> {
         let setting = |name: &str| settings.get(name).cloned().or_else(|| std::env::var(name).ok());
         let environment = Environment::read(setting);
@@ -67,7 +71,7 @@ impl Pods {
             (Err(error), _) => Err(error.to_string()),
             (_, Err(error)) => Err(format!("the file {STORE_ID} cannot be used: {error}")),
         };
-        Arc::new(Self { units, local, gate, executor })
+        Arc::new(Self { units, local, gate, jobs, executor })
     }
 
     fn executor(&self) -> Result<&Executor, WorkError> {
@@ -324,10 +328,12 @@ impl Pods {
         let kind = known.unwrap_or_else(|| Box::new(forgotten(&status.work_type, extra)));
         let dir = entry.dir.clone();
         let has_stdin = self.units.store().blocking(move || dir.payload_size() > 0).await;
-        let (store, gate) = (self.units.store().clone(), self.gate.clone());
-        let files = Arc::new(Files { entry: entry.clone(), store, gate });
+        let (store, gate, jobs) = (self.units.store().clone(), self.gate.clone(), self.jobs.clone());
+        let is_unique = gate.is_child(&entry.id);
+        let files = Arc::new(Files { entry: entry.clone(), store, gate, jobs });
         let max_stdout = status.max_stdout.as_deref();
-        let unit = PodUnit { id: entry.id.as_str(), kind: &kind, extra, has_stdin, max_stdout, files };
+        let unit =
+            PodUnit { id: entry.id.as_str(), is_unique, kind: &kind, extra, has_stdin, max_stdout, files };
         act(unit, &status).await
     }
 
@@ -372,6 +378,7 @@ struct Files {
     entry: Arc<Entry>,
     store: Store,
     gate: Gate,
+    jobs: JobsSlot,
 }
 
 impl Unit for Files {
@@ -381,6 +388,16 @@ impl Unit for Files {
 
     fn may_act(&self) -> Permit {
         Box::pin(self.gate.passes(&self.entry.id))
+    }
+
+    fn may_send(&self) -> Permit {
+        let (jobs, unit) = (self.jobs.clone(), self.entry.id.clone());
+        let is_child = self.gate.is_child(&unit);
+        Box::pin(async move {
+            if is_child {
+                jobs.may_send(&unit).await;
+            }
+        })
     }
 
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording {

@@ -1,12 +1,16 @@
 //! The pods of container groups between two control nodes: taken over, forgotten, and left alone by those who may not act.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, ChildId, InstanceName};
 use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
 use meshd::pods::options::{AuthMethod, KubernetesType};
 use meshd::pods::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use meshd::rpc::OutputBound;
-use meshd::work::{CommandType, Leftovers, Registry};
+use meshd::work::jobs::{Act, JobIntake, JobRequest, JobUnit, Jobs};
+use meshd::work::{CommandType, Leftovers, Registry, UnitId};
 use serde_json::json;
 
 use crate::harness::{Nowhere, Scratch, eventually, node, options, until, within};
@@ -60,7 +64,70 @@ async fn registry(scratch: &Scratch, name: &str, server: &Server) -> RegistryChi
     options.work_types = kinds.map(command).into();
     options.is_child = Some(|unit| ChildId::parse(unit.as_str()).is_some());
     let dialer = std::sync::Arc::new(Nowhere(node(name)));
-    RegistryChildren(Registry::open(options, dialer).await.unwrap())
+    let registry = Registry::open(options, dialer).await.unwrap();
+    let owner = Owner::default();
+    owner.may_send.store(true, Ordering::Relaxed);
+    registry.serve_jobs(Box::new(owner)).await;
+    RegistryChildren(registry)
+}
+
+/// A controller that lets payloads be sent, or not.
+#[derive(Clone, Default)]
+struct Owner {
+    may_send: Arc<AtomicBool>,
+    asked: Arc<AtomicU32>,
+}
+
+impl Jobs for Owner {
+    fn verifies_signatures(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, _request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
+        unreachable!()
+    }
+
+    fn resume(&self, _unit: JobUnit) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn cancel(&self, _unit: UnitId) -> Act<'_, Result<(), String>> {
+        unreachable!()
+    }
+
+    fn forget(&self, _unit: UnitId) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(self.may_send.load(Ordering::Relaxed)))
+    }
+
+    fn parent(&self, _unit: &UnitId) -> Option<i64> {
+        None
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_gets_its_payload_only_while_the_store_says_that_this_node_drives_its_job() {
+    let server = Server::start().await;
+    let scratch = Scratch::new();
+    let unit = "c000000abn1a1r00000000";
+    let lost = registry(&scratch, "lost", &server).await;
+    let owner = Owner::default();
+    lost.0.serve_jobs(Box::new(owner.clone())).await;
+    lost.let_act(true);
+    let request = ChildRequest { node: InstanceName::from("lost"), ..inherited(&server, unit) };
+    let input = ChildInput { head: b"{}\n".to_vec(), files: Vec::new() };
+    lost.send(request, input).await.unwrap();
+    let pod = server.pod().await;
+    server.run(&pod);
+    eventually("the question", || owner.asked.load(Ordering::Relaxed) > 1).await;
+    let stdin = || server.change(|world| world.stdin.get(&pod).cloned());
+    assert_eq!(stdin(), None, "another control node may have placed the job again");
+    owner.may_send.store(true, Ordering::Relaxed);
+    eventually("its stdin", || stdin() == Some(b"{}\n".to_vec())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -316,6 +316,18 @@ impl Jobs for Door {
         })
     }
 
+    fn may_send(&self, unit: UnitId) -> Act<'_, bool> {
+        Box::pin(async move {
+            let (Some(child), Ok(driver)) = (ChildId::parse(unit.as_str()), self.driver()) else {
+                return false;
+            };
+            driver.may_send(child.job, child.attempt).await.unwrap_or_else(|error| {
+                tracing::warn!(%unit, %error, "a payload waits until it may be sent");
+                false
+            })
+        })
+    }
+
     fn parent(&self, unit: &UnitId) -> Option<i64> {
         let child = ChildId::parse(unit.as_str())?;
         let Some(driver) = self.0.driver.get() else {

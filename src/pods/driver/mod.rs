@@ -48,6 +48,9 @@ pub trait Unit: Send + Sync + 'static {
     /// Returns once its pod may be made and deleted.
     fn may_act(&self) -> Permit;
 
+    /// Returns once its payload may be sent to its pod, from when on it may run.
+    fn may_send(&self) -> Permit;
+
     /// Makes a status durable and shows it, however long that takes.
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording;
 }
@@ -55,7 +58,7 @@ pub trait Unit: Send + Sync + 'static {
 /// A status on its way to the disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The leave to change something in a cluster.
+/// The leave to do something in a cluster.
 pub type Permit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a driver is started with.

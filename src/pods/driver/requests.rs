@@ -72,7 +72,11 @@ impl Driver {
             ApiRequest::Attach => {
                 self.attach.number += 1;
                 let (number, answer) = (self.attach.number, api.attach(&pod));
-                let task = self.requests.spawn(async move { ApiNews::Attached(number, answer.await) });
+                let permit = self.unit.may_send();
+                let task = self.requests.spawn(async move {
+                    permit.await;
+                    ApiNews::Attached(number, answer.await)
+                });
                 self.attach.task = Some(task);
             }
             ApiRequest::SendStdin => self.send_stdin(),

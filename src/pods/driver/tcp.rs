@@ -115,7 +115,11 @@ impl Driver {
         match event {
             TcpEvent::Accepted(stream) => {
                 let (from, to) = stream.into_split();
-                let sending = tokio::spawn(send(self.unit.dir().join("stdin"), to));
+                let (permit, payload) = (self.unit.may_send(), self.unit.dir().join("stdin"));
+                let sending = tokio::spawn(async move {
+                    permit.await;
+                    send(payload, to).await
+                });
                 self.tcp = Some(TcpPeer::Connected(from, Some(sending)));
                 self.machine.handle_tcp(now, TcpNews::Connected);
             }

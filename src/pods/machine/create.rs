@@ -155,9 +155,24 @@ impl Machine {
         self.get_pod();
     }
 
+    /// Whether a pod is this unit's. One that is named after its unit may have been made from another data directory.
+    fn is_ours(&self, pod: &PodSeen) -> bool {
+        let own = &self.settings.owner;
+        let is_named = self.settings.name.is_some();
+        pod.owner.as_ref().is_some_and(|owner| owner == own || (is_named && owner.unit == own.unit))
+    }
+
+    /// A pod of somebody else has the name.
+    fn create_under_another_name(&mut self) {
+        self.settings.name = None;
+        self.choose_name();
+        self.ask_create();
+    }
+
     /// Chooses a name, which is durable before it is requested.
     fn choose_name(&mut self) {
-        self.record.pod_name = pod_name(&self.settings.prefix, self.random.random());
+        let letters = self.settings.name.unwrap_or_else(|| self.random.random());
+        self.record.pod_name = pod_name(&self.settings.prefix, letters);
         self.record.pod_uid.clear();
         self.create.may_exist = false;
         self.record_status();
@@ -308,13 +323,8 @@ impl Machine {
                 }
             }
             (CreateStep::Resuming, Err(error @ ApiError::Unauthorized(_))) => self.retry_get_pod(now, &error),
-            (CreateStep::Checking, Ok(pod)) if pod.owner.as_ref() == Some(&self.settings.owner) => {
-                self.created(now, pod)
-            }
-            (CreateStep::Checking, Ok(_)) => {
-                self.choose_name();
-                self.ask_create();
-            }
+            (CreateStep::Checking, Ok(pod)) if self.is_ours(&pod) => self.created(now, pod),
+            (CreateStep::Checking, Ok(_)) => self.create_under_another_name(),
             // The conflict had another cause, or the pod is gone.
             (CreateStep::Checking, Err(ApiError::NotFound(_))) => {
                 let why = self.create.last_error.take().unwrap_or_default();
@@ -365,14 +375,13 @@ impl Machine {
 
     fn resume_pod(&mut self, now: Instant, pod: PodSeen) {
         let is_ours = match self.record.pod_uid.as_str() {
-            "" => pod.owner.as_ref() == Some(&self.settings.owner),
+            "" => self.is_ours(&pod),
             uid => pod.uid == uid,
         };
         if !is_ours {
             self.create.step = CreateStep::Done;
             if self.record.pod_uid.is_empty() && !self.has_run {
-                self.choose_name();
-                return self.ask_create();
+                return self.create_under_another_name();
             }
             return self.pod_gone(now);
         }

@@ -35,6 +35,8 @@ pub struct UnitSettings {
     pub delete_pod_on_restart: bool,
     /// The credential may read events, as far as known.
     pub may_read_events: bool,
+    /// What the letters at the end of its name are made of, if each pod of the unit is to have the same name.
+    pub name: Option<u64>,
     /// The seed for names and delays.
     pub seed: u64,
 }

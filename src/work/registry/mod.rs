@@ -122,8 +122,8 @@ impl Registry {
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace, is_child)?;
         let gate = Gate::new(is_child);
         let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
-        let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate).await;
         let jobs = JobsSlot::default();
+        let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate, jobs.clone()).await;
         let reserve = Reserve::new(&units, &local, &remotes, &pods);
         let verifier = Arc::new(verifier.into());
         let this = Self { units, local, remotes, pods, jobs, reserve, verifier };

@@ -36,6 +36,10 @@ impl Unit for Files {
         Box::pin(std::future::ready(()))
     }
 
+    fn may_send(&self) -> Permit {
+        self.may_act()
+    }
+
     fn record(&self, change: StatusChange, stdout_size: u64) -> Recording {
         if change.state.is_final() {
             assert_eq!(stdout_size, self.stdout().len() as u64, "{change:?}");
@@ -98,6 +102,7 @@ fn settings(files: &Files) -> UnitSettings {
         quota_retry: false,
         delete_pod_on_restart: false,
         may_read_events: false,
+        name: None,
         seed: rand::random(),
     }
 }

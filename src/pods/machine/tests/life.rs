@@ -217,6 +217,30 @@ fn a_name_in_use_is_left_alone() {
 }
 
 #[test]
+fn the_pod_of_a_unit_that_is_unique_has_one_name_wherever_it_is_made_from() {
+    let named = |seed| UnitSettings { name: Some(7), seed, ..settings() };
+    let mut rig = Rig::new(named(1));
+    let requests = rig.asks();
+    assert_eq!(Rig::new(named(2)).asks(), requests);
+    rig.unit.handle_created(rig.now, Err(ApiError::Conflict("pods \"w-x\" already exists".into())));
+    assert_eq!(rig.asks_one(), ApiRequest::GetPod);
+    let elsewhere = Owner::new("n1", "abcd1234", "another store");
+    let pod = PodSeen { owner: Some(elsewhere), ..rig.pod(Container::Running) };
+    rig.unit.handle_pod(rig.now, Ok(pod));
+    assert!(rig.asks().contains(&ApiRequest::Attach), "it is the unit's, made before its disk was lost");
+
+    let mut rig = Rig::new(named(1));
+    rig.asks();
+    rig.unit.handle_created(rig.now, Err(ApiError::Conflict("pods \"w-x\" already exists".into())));
+    rig.asks();
+    let foreign =
+        PodSeen { owner: Some(Owner::new("n1", "other123", "store")), ..rig.pod(Container::Running) };
+    rig.unit.handle_pod(rig.now, Ok(foreign));
+    let another = rig.asks_one();
+    assert!(matches!(another, ApiRequest::Create(_)) && another != requests[1]);
+}
+
+#[test]
 fn the_watch_may_be_faster_than_the_create() {
     let mut rig = Rig::new(settings());
     rig.asks();

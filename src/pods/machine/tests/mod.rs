@@ -37,6 +37,7 @@ fn settings() -> UnitSettings {
         quota_retry: false,
         delete_pod_on_restart: false,
         may_read_events: false,
+        name: None,
         seed: 7,
     }
 }
