@@ -96,8 +96,7 @@ pub(super) fn is_admin(caller: &Caller) -> bool {
     }
 }
 
-/// The name of the private data directory of a job's child on its node. A node that gives its units IDs of its own shows
-/// by it which child a unit is.
+/// The name of the private data directory of a job's child on its node, or its beginning.
 pub fn private_dir(unit: &str) -> String {
     format!("meshd_{unit}")
 }

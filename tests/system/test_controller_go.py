@@ -6,6 +6,7 @@ With each release that the environment names; otherwise these tests are reported
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -224,7 +225,7 @@ def answers(mesh, tmp_path, receptor):
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["daemon killed", "link cut"])
 def test_a_submission_whose_answer_is_lost_runs_once(mesh, answers, is_killed):
-    """Receptor 1.4.9 gives the unit an ID that nobody learns: it is found, released, and the job is sent again."""
+    """Receptor 1.4.9 gives the unit an ID that nobody learns: it stays there, without a payload, and the job is sent again."""
     control, theirs = mesh["control"], mesh["go"]
     answers.is_armed = True
     unit, number = submit(control, stream(ident="once", lines=5))
@@ -239,14 +240,18 @@ def test_a_submission_whose_answer_is_lost_runs_once(mesh, answers, is_killed):
     assert (one["state"], len(one["attempts"])) == ("successful", 1), one
     until("the unit's end", lambda: control.unit(unit)["StateName"] == "Succeeded")
     assert control.results(unit).startswith(wrote("once", 5))
-    nothing_left(theirs)
-    assert not theirs.unit_dir(lost).exists()
     child = one["attempts"][0]["unit"]
-    assert [line for line in answers.starts.read_text().splitlines() if child in line] == [f"worker --private-data-dir={answers.starts.parent}/meshd_{child} --delete"]
+    until("nothing else to be left there", lambda: set(theirs.command("work list")) <= {lost} - {child})
+    # An unfinished payload is run as if it were whole: what refuses it must not remove the directory of the other one.
+    starts = [line for line in answers.starts.read_text().splitlines() if child in line]
+    pattern = rf"worker --private-data-dir={re.escape(str(answers.starts.parent))}/meshd_{child}_[0-9a-f]{{8}} --delete"
+    assert starts and all(re.fullmatch(pattern, line) for line in starts), starts
+    assert len(set(starts)) == len(starts) <= (1 if lost == child else 2), starts
 
 
-def test_a_child_of_which_nothing_is_left_here_is_found(mesh, answers, tmp_path):
-    """The directory of the child's unit is lost on the control node while the daemon is down."""
+def test_a_child_of_which_nothing_is_left_here_runs_nowhere_else(mesh, answers, tmp_path):
+    """The directory of the child's unit is lost on the control node while the daemon is down. Receptor 1.4.9 has it under
+    an ID that nobody knows any more."""
     control, theirs, gate = mesh["control"], mesh["go"], tmp_path / "gate"
     unit, number = submit(control, stream(ident="found", lines=5, go=str(gate)))
     until("it to run", lambda: job(control, number)["state"] == "running")
@@ -259,7 +264,12 @@ def test_a_child_of_which_nothing_is_left_here_is_found(mesh, answers, tmp_path)
     for path in (*directory.iterdir(), directory):
         path.unlink() if path.is_file() else path.rmdir()
     control.start()
-    # A unit that has ended shows no parameters on a Go node.
+    if child not in theirs.command("work list"):
+        one = ended(control, number, 60)
+        gate.touch()
+        assert (one["state"], len(one["attempts"])) == ("failed", 1), one
+        assert one["explanation"].startswith("go does not know attempt 1"), one
+        return
     until("it to be followed", lambda: control.command("work list").get(child, {}).get("StdoutSize"), 60)
     gate.touch()
     one = ended(control, number, 90)

@@ -45,7 +45,7 @@ impl Remotes {
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
                 self.poll(entry, &remote, session, &mut output).await
             }
-            Err(error) => self.gone_or(entry, session.peer, error.into(), output.length).await,
+            Err(error) => self.gone_or(entry, error.into(), output.length).await,
         }
     }
 
@@ -117,7 +117,7 @@ impl Remotes {
                 },
                 _ = looks.tick() => {
                     let report = match ask_status(&mut session, id).await {
-                        Err(error) => return self.gone_or(entry, session.peer, error, output.length).await,
+                        Err(error) => return self.gone_or(entry, error, output.length).await,
                         Ok(report) => report,
                     };
                     entry.link().note_progress();
@@ -156,7 +156,7 @@ impl Remotes {
     ) -> Result<(), StepError> {
         loop {
             let report = match ask_status(&mut session, &remote.remote_unit_id).await {
-                Err(error) => return self.gone_or(entry, session.peer, error, have).await,
+                Err(error) => return self.gone_or(entry, error, have).await,
                 Ok(report) => report,
             };
             entry.link().note_progress();
@@ -175,11 +175,7 @@ impl Remotes {
     }
 
     /// Opens the output of a unit there.
-    pub(super) async fn open_results(
-        &self,
-        remote: &RemoteExtra,
-        start: u64,
-    ) -> Result<ControlSession, StepError> {
+    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<ControlSession, StepError> {
         let mut session = ControlSession::connect(&*self.dialer, remote).await?;
         let signature = self.sign_request(remote, Verb::Results)?;
         session
@@ -194,18 +190,8 @@ impl Remotes {
         Ok(session)
     }
 
-    async fn gone_or(
-        &self,
-        entry: &Arc<Entry>,
-        peer: Peer,
-        error: StepError,
-        have: u64,
-    ) -> Result<(), StepError> {
+    async fn gone_or(&self, entry: &Arc<Entry>, error: StepError, have: u64) -> Result<(), StepError> {
         let Some(code) = error.code().filter(|code| code.is_no_unit()) else { return Err(error) };
-        if self.find_there(entry, &extra(entry), peer).await?.is_some() {
-            // It is followed under that ID.
-            return Ok(());
-        }
         if is_inherited(&extra(entry)) {
             self.require_promise(entry).await?;
         }

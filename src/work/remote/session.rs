@@ -13,6 +13,7 @@ use crate::rpc::request::{CHOSEN_ID, SubmitRequest};
 use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode, ErrorLine};
 use crate::stream::Peer;
 use crate::wire::{NodeId, ServiceName};
+use crate::work::jobs::private_dir;
 use crate::work::run_dir;
 use crate::work::status::RemoteExtra;
 use crate::work::{DialFailure, Dialed, Dialer, UnitId};
@@ -92,15 +93,6 @@ pub(super) struct ControlSession {
 impl ControlSession {
     /// Dials the node's control service and checks that the right node answers.
     pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
-        Self::connect_within(dialer, remote, LIMITS).await
-    }
-
-    /// The same for longer answers, say.
-    pub(super) async fn connect_within(
-        dialer: &dyn Dialer,
-        remote: &RemoteExtra,
-        limits: CallLimits,
-    ) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = timeout(CONNECT, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
@@ -109,7 +101,7 @@ impl ControlSession {
         let wrong = |greeting| {
             StepError::Connection(format!("while expecting node ID {node}, got message: {greeting}"))
         };
-        let connection = match ControlConnection::open(stream, node.as_str(), limits).await {
+        let connection = match ControlConnection::open(stream, node.as_str(), LIMITS).await {
             Err(CallError::NotControl { greeting, .. }) => return Err(wrong(greeting)),
             opened => opened?,
         };
@@ -121,13 +113,19 @@ impl ControlSession {
 }
 
 /// The parameters of a unit as its node gets them. One that makes no private directories would take what stands for one
-/// literally, and gets the directory that the submission names for that case.
-pub(super) fn params_for(remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
+/// literally, and gets the directory that the submission names for that case. On a Go node each submission has another:
+/// 1.4.9 gives units IDs of its own, so that one whose answer was lost cannot be released there. It never had a payload, and
+/// its runner ends at once, but removes its directory then.
+pub(super) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
     let mut params = remote.remote_params.to_map();
     let Some(fallback) = params.remove(run_dir::FALLBACK) else { return params };
     if !peer.makes_run_dirs() {
         for value in params.values_mut().filter(|value| run_dir::is_asked_for(value)) {
             *value = run_dir::fill_in(value, &fallback);
+            if peer == Peer::Receptor {
+                let name = private_dir(unit.as_str());
+                *value = value.replace(&name, &format!("{name}_{:08x}", rand::random::<u32>()));
+            }
             warn_if_open(&remote.remote_node, &fallback);
         }
     }
@@ -192,7 +190,7 @@ mod tests {
         let line = |id| {
             let request = Request::Work(WorkRequest::Submit(submission(
                 &remote,
-                params_for(&remote, Peer::Current),
+                params_for(&UnitId::chosen("n1abcd1234").unwrap(), &remote, Peer::Current),
                 id,
                 None,
             )));
@@ -214,7 +212,7 @@ mod tests {
                 remote_params: given.collect::<BTreeMap<_, _>>().into(),
                 ..RemoteExtra::default()
             };
-            params_for(&remote, peer).into_iter().collect::<Vec<_>>()
+            params_for(&UnitId::chosen("c1n1").unwrap(), &remote, peer).into_iter().collect::<Vec<_>>()
         };
         let one = |value: &str| vec![("params".to_owned(), value.to_owned())];
         let (asked, fallback) = ("--private-data-dir=${MESHD_RUN_DIR}/a --delete", ("rundir", "/srv/run"));
@@ -224,5 +222,26 @@ mod tests {
             assert_eq!(params(&child, peer), one("--private-data-dir=/srv/run/a --delete"), "{peer:?}");
             assert_eq!(params(&[("params", asked)], peer), one(asked), "nothing is known to put there");
         }
+    }
+
+    #[test]
+    fn each_submission_to_a_go_node_has_another_directory() {
+        let remote = RemoteExtra {
+            remote_params: BTreeMap::from([
+                ("params".to_owned(), "--private-data-dir=${MESHD_RUN_DIR}/meshd_c1n1 --delete".to_owned()),
+                ("rundir".to_owned(), "/srv/run".to_owned()),
+            ])
+            .into(),
+            ..RemoteExtra::default()
+        };
+        let unit = UnitId::chosen("c1n1").unwrap();
+        let directory = |peer| params_for(&unit, &remote, peer).remove("params").unwrap();
+        let (one, other) = (directory(Peer::Receptor), directory(Peer::Receptor));
+        assert!(
+            one.starts_with("--private-data-dir=/srv/run/meshd_c1n1_") && one.ends_with(" --delete"),
+            "{one}"
+        );
+        assert_ne!(one, other);
+        assert_eq!(directory(Peer::Repeating), directory(Peer::Repeating), "it is the same submission");
     }
 }

@@ -51,7 +51,7 @@ impl Remotes {
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
-        let params = params_for(&remote, session.peer);
+        let params = params_for(&entry.id, &remote, session.peer);
         let signature = self.sign_submission(&remote, &params, chosen, payload)?;
         let request = submission(&remote, params, chosen, signature);
         let try_it = Try { attempt, is_first: fresh.is_some() };
@@ -134,11 +134,7 @@ impl Remotes {
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
-                Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => {
-                    // Without an answer to its submission, no unit that is there was sent a payload.
-                    self.release_unanswered(entry, remote, session.peer).await?;
-                    return Ok(false);
-                }
+                Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => return Ok(false),
                 told => told?,
             };
             let life = Life::read(told.state, told.detail.clone(), 0);
@@ -156,25 +152,9 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        if !self.request_over(session, remote, Verb::Release).await? {
-            self.release_unanswered(entry, remote, session.peer).await?;
-        }
+        self.request_over(session, remote, Verb::Release).await?;
         entry.link().set_half_there(false);
         Ok(false)
-    }
-
-    /// Has the other node release the unit that it has under an ID which never arrived here, if any.
-    async fn release_unanswered(
-        &self,
-        entry: &Arc<Entry>,
-        remote: &RemoteExtra,
-        peer: Peer,
-    ) -> Result<(), StepError> {
-        let Some(found) = self.find_there(entry, remote, peer).await? else { return Ok(()) };
-        let mut session = ControlSession::connect(&*self.dialer, &found).await?;
-        self.request_over(&mut session, &found, Verb::Release).await?;
-        // The next submission's answer may be lost as well.
-        self.note(entry, Durability::Durable, |now| now.remote_unit_id = remote.remote_unit_id.clone()).await
     }
 
     /// A signature for a submission, if the unit is to be signed: made for this very payload.
@@ -216,11 +196,7 @@ impl Remotes {
     pub(super) async fn request(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        if self.request_over(&mut session, &remote, verb).await? {
-            return Ok(());
-        }
-        let Some(found) = self.find_there(entry, &remote, session.peer).await? else { return Ok(()) };
-        self.request_over(&mut session, &found, verb).await.map(drop)
+        self.request_over(&mut session, &remote, verb).await.map(drop)
     }
 
     /// Returns whether the node knows the unit.
