@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    ATTEMPT, Group, Hold, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable,
+    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable,
     unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
@@ -26,7 +26,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
     let own = registry.instances.iter().map(|record| &record.instance).find(|one| one.name == driver.node);
     let require_tls = driver.options().require_tls;
     let why = |instance: &Instance| match own {
-        Some(own) if instance.node_type.executes() => unfit(own, instance, require_tls, overview.now),
+        Some(own) if instance.node_type.executes() => unfit(own, instance, require_tls),
         Some(_) | None => unusable(instance),
     };
     let one = |(record, load): (&InstanceRecord, &InstanceLoad)| {
@@ -39,7 +39,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
             enabled: instance.enabled,
             managed_by_policy: instance.managed_by_policy,
             draining: instance.draining,
-            reachable: instance.is_reachable_from(&driver.node, overview.now),
+            reachable: instance.is_reachable_from(&driver.node),
             why: why(instance).map(|why| why.code().to_owned()),
             capacity: load.capacity,
             usual_jobs: load.capacity / Size::default().impact(JobKind::Job),
@@ -222,12 +222,6 @@ impl From<&Clock> for ClockReport {
 /// Why a job does not run; `pod` is what its pod waits for.
 pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Explained {
     let ExplainedJob { job, waits, silence } = explained;
-    let way_out = match job.hold() {
-        Some(Hold::Attempt { attempt, node: _ }) => {
-            format!("; if it does not run: meshctl job confirm-lost {} --attempt {attempt}", job.id)
-        }
-        Some(Hold::Quota { .. }) | None => String::new(),
-    };
     let mut told = waits.unwrap_or_else(|| Explained {
         id: job.id.0,
         state: Lenient::Known(job.state),
@@ -236,9 +230,6 @@ pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Expla
     });
     if let Some(detail) = pod {
         told.summary = format!("{}: {detail}", told.summary);
-    }
-    for check in told.checks.iter_mut().filter(|check| check.check == ATTEMPT && !check.ok) {
-        check.detail.push_str(&way_out);
     }
     told.checks.push(CheckReport { check: "store".to_owned(), ok: true, detail: String::new() });
     told.silent = silence.map(SilentNode::from);

@@ -229,6 +229,11 @@ impl Children for RegistryChildren {
         parsed.flatten().collect()
     }
 
+    fn of_job(&self, child: &ChildId) -> Vec<ChildId> {
+        let units = self.0.units_from(&child.job_prefix());
+        units.iter().filter_map(|unit| ChildId::parse(unit.as_str())).collect()
+    }
+
     fn forget(&self, unit: String) -> Doing<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.forget_child(&unit).await {

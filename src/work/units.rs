@@ -101,6 +101,13 @@ impl Units {
         self.by_id.read().values().cloned().collect()
     }
 
+    /// The IDs that begin like this one.
+    pub(crate) fn ids_from(&self, start: &UnitId) -> Vec<UnitId> {
+        let units = self.by_id.read();
+        let from = units.range(start..).map(|(id, _)| id);
+        from.take_while(|id| id.as_str().starts_with(start.as_str())).cloned().collect()
+    }
+
     /// All units, or the one that a client asks for.
     ///
     /// # Errors

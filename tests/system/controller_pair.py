@@ -73,7 +73,7 @@ class Pair(World):
         """Its clock."""
         if self.shim:
             clock = self.mesh.dir / f"{name}.clock"
-            clock.write_bytes(struct.pack("l", 0))
+            self.set_clock(clock, 0)
             self.clocks[name] = clock
             self.mesh[name].variables = {"LD_PRELOAD": str(self.shim), "SKEWED_CLOCK": str(clock)}
 
@@ -139,14 +139,14 @@ class Pair(World):
         if name not in self.clocks:
             return
         self.note(f"the clock of {name} is off by {seconds} s for {span} s")
-        set_to = lambda seconds: self.write(self.clocks[name], seconds)  # noqa: E731
+        set_to = lambda seconds: self.set_clock(self.clocks[name], seconds)  # noqa: E731
         set_to(seconds)
         self.later(span, f"right the clock of {name}", lambda: set_to(0))
 
     @staticmethod
-    def write(clock, seconds):
+    def set_clock(clock, seconds):
         # In place, as it is mapped.
-        with open(clock, "r+b") as file:
+        with open(clock, "r+b" if clock.exists() else "wb") as file:
             file.write(struct.pack("l", seconds))
 
     def end_faults(self, of=()):

@@ -31,7 +31,7 @@ class Postgres:
 
     def __init__(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="meshd-postgres-"))
-        self.port, self.process, self.databases = free_port(), None, 0
+        self.port, self.process, self.databases, self.variables = free_port(), None, 0, {}
         #: Servers refuse to run as root.
         self.user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         if self.user:
@@ -48,7 +48,8 @@ class Postgres:
             # After a crash the former one's processes may still have its memory for a moment; a server ends then.
             if self.process is None or self.process.poll() is not None:
                 with open(self.dir / "log", "ab") as log:
-                    self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir, **self.user)
+                    surroundings = {"cwd": self.dir, "env": {**os.environ, **self.variables}, **self.user}
+                    self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **surroundings)
             return self.sql("SELECT 1", check=False).returncode == 0
 
         until("PostgreSQL to answer", answers, 60)

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import struct
 import sys
 
 import pytest
@@ -24,7 +23,12 @@ NODES = ("c1", "c2", "e1", "e2")
 
 @pytest.fixture(scope="module")
 def server():
+    """Its clock is off by the seconds in the file `clock`, where there is a C compiler."""
     server = postgres.Postgres()
+    server.clock = server.dir / "clock"
+    Pair.set_clock(server.clock, 0)
+    if shim := Pair.compile(server.dir / "skewed_clock.so"):
+        server.variables = {"LD_PRELOAD": str(shim), "SKEWED_CLOCK": str(server.clock)}
     try:
         yield server.start()
     finally:
@@ -521,9 +525,49 @@ def test_a_job_on_a_go_node_is_taken_over_and_runs_once(go_site, tmp_path, is_ov
     until("the Go node to have no units", lambda: theirs.command("work list") == {}, 60)
 
 
+def test_no_step_of_the_databases_clock_loses_anybody(site, server, tmp_path):
+    if not server.variables:
+        pytest.skip("there is no C compiler (cc)")
+    c1, c2, go = site["c1"], site["c2"], tmp_path / "go"
+    running = [(node, *submit(node, ident=node.name, go=str(go))) for node in (c1, c2)]
+    for node, _, number in running:
+        runs(node, number)
+    _, waiting = submit(c1, {"depends_on": [running[0][2]], "pending_timeout": "30m"}, ident="w")
+
+    def beat_and_look():
+        """Each control node has looked at the other one several times by this clock."""
+        times = {"c1": set(), "c2": set()}
+
+        def looked():
+            for one in ask(c1, "instance.list")["instances"]:
+                assert one["node_state"] == "ready", one
+                times.get(one["name"], set()).add(one["last_seen"])
+            return all(len(seen) > 4 for seen in times.values())
+
+        until("both to have looked", looked, 60)
+
+    try:
+        for seconds in (60, 0, 3600, 3660, 0, -3600, 60, -60, 86400, 0, 60, 120, 180, 0):
+            Pair.set_clock(server.clock, seconds)
+            beat_and_look()
+            for node, _, number in running:
+                one = job(node, number)
+                assert (one["state"], one["controller_node"], len(one["attempts"])) == ("running", node.name, 1), (seconds, one)
+            assert job(c1, waiting)["state"] == "pending", seconds
+    finally:
+        Pair.set_clock(server.clock, 0)
+    go.touch()
+    for node, unit, number in running:
+        one = ended(node, number)
+        assert (one["state"], one["controller_node"], len(one["attempts"])) == ("successful", node.name, 1), one
+        is_whole(shows(node, unit), node.name)
+    assert ended(c1, waiting)["state"] == "successful"
+    clean(site, *NODES)
+
+
 def test_a_control_node_whose_clock_is_wrong_blames_no_other(site, tmp_path):
     c1, c2 = site["c1"], site["c2"]
-    (tmp_path / "clock").write_bytes(struct.pack("l", -90))
+    Pair.set_clock(tmp_path / "clock", -90)
     shim = Pair.compile(tmp_path / "skewed_clock.so")
     c2.variables = {"LD_PRELOAD": str(shim), "SKEWED_CLOCK": str(tmp_path / "clock")}
     c2.restart()

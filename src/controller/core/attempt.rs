@@ -32,6 +32,11 @@ impl fmt::Display for ChildId {
 }
 
 impl ChildId {
+    /// What the IDs of all children of its job begin with.
+    pub fn job_prefix(&self) -> String {
+        format!("c{:08x}n{}a", self.install, self.job)
+    }
+
     /// Parses a unit ID; `None` if it is not a controller's child.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = |text: &str| {

@@ -9,7 +9,7 @@ use super::impact::{CONTROL_IMPACT, Class};
 use super::load::Claim;
 use super::names::{GroupName, InstanceName};
 use super::pass::{Room, Scene};
-use super::queue::{Decision, PendingJob, Waiting};
+use super::queue::{Decision, Hold, PendingJob, Waiting};
 use super::state::JobState;
 use crate::rpc::report::Lenient;
 use crate::rpc::report::controller::{
@@ -18,9 +18,6 @@ use crate::rpc::report::controller::{
 
 /// Jobs that are named of those that hold the places of a group.
 const HOLDERS: usize = 20;
-
-/// The check of whether a former attempt may still run.
-pub const ATTEMPT: &str = "attempt";
 
 /// Explains a pending job; `pending` are all of them. The caller adds what only it can know.
 pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> Explained {
@@ -78,10 +75,19 @@ fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<Check
         Some(Waiting::Payload) => (Some(Waiting::Payload), None),
         other => (None, other),
     };
+    let held = room.hold(job);
+    let way_out = match &held {
+        Some(Waiting::Hold(Hold::Attempt { attempt, node: _ })) => {
+            format!("; if it does not run: meshctl job confirm-lost {} --attempt {attempt}", job.id)
+        }
+        Some(_) | None => String::new(),
+    };
+    let mut former = check("attempt", held);
+    former.detail.push_str(&way_out);
     vec![
         check("dependencies", room.unmet_dependency(job)),
         check("exclusive", room.held_word(job)),
-        check(ATTEMPT, room.hold(job)),
+        former,
         check("payload", payload),
         check("owner", owner),
         check("paused", scene.paused.then_some(Waiting::Paused)),
@@ -153,7 +159,7 @@ fn members(
             let needs = Candidate { node, owns }.need(job.impact);
             let load = &room.loads.instances[node];
             let full = (load.remaining() < needs && !load.is_idle()).then_some(Why::Capacity);
-            let why = unfit(owner, instance, scene.require_tls, scene.now).or(full);
+            let why = unfit(owner, instance, scene.require_tls).or(full);
             ExplainedInstance {
                 name: instance.name.to_string(),
                 ok: why.is_none(),

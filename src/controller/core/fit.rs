@@ -6,7 +6,6 @@
 use super::impact::CONTROL_IMPACT;
 use super::instance::{Instance, NodeState};
 use super::load::Loads;
-use super::time::Time;
 
 /// Why an instance or a group does not take a job, nearest miss first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,7 +88,7 @@ pub fn unusable(instance: &Instance) -> Option<Why> {
 }
 
 /// Why an instance cannot run a job of class execution that this control node owns.
-pub fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) -> Option<Why> {
+pub fn unfit(owner: &Instance, node: &Instance, require_tls: bool) -> Option<Why> {
     if !node.node_type.executes() {
         return Some(Why::WrongClass);
     }
@@ -99,7 +98,7 @@ pub fn unfit(owner: &Instance, node: &Instance, require_tls: bool, now: Time) ->
     if owner.name == node.name {
         return None;
     }
-    if !node.is_reachable_from(&owner.name, now) {
+    if !node.is_reachable_from(&owner.name) {
         return Some(Why::Unreachable);
     }
     if !node.offer.runner {

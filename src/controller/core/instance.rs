@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::capacity::{Adjustment, Capacities, Cpus, Rates};
 use super::names::InstanceName;
 use super::time::Time;
+use super::watch::{Watch, Watched};
 use crate::os::back_off::BackOff;
 use crate::rpc::report::names::names;
 
-/// How long an instance counts as reachable after its last advertisement.
+/// How long an instance counts as reachable after its last advertisement, by the clock of the one who heard that.
 pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
 /// How far a node's clock may be off before its tokens may be rejected.
 pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
@@ -85,11 +86,26 @@ pub struct Offer {
 /// How one control node sees an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sighting {
-    /// There is a route to it.
+    /// It can be reached from there, as that control node has judged itself.
     pub routed: bool,
-    /// When the latest advertisement arrived at that control node.
+    /// Grows when it has been seen again.
+    pub beat: i64,
+    /// When that was, by the store's clock, for people.
     pub arrived: Time,
 }
+
+impl Watched for Sighting {
+    fn is_news(&self, before: &Self) -> bool {
+        // Programs of before do not count. They tell the same moment again, less exactly.
+        self.beat != before.beat || self.arrived.since(before.arrived) >= Duration::from_secs(1)
+    }
+}
+
+/// The sightings of all instances, by instance and control node, as one control node has watched them.
+pub type SightingWatch = Watch<SightingKey, Sighting>;
+
+/// An instance, and the control node that sees it.
+pub type SightingKey = (InstanceName, InstanceName);
 
 /// The result of a good health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,12 +278,8 @@ impl Instance {
     }
 
     /// Whether a job that this control node owns can be sent to it.
-    pub fn is_reachable_from(&self, owner: &InstanceName, now: Time) -> bool {
-        *owner == self.name
-            || self
-                .seen
-                .get(owner)
-                .is_some_and(|sighting| sighting.routed && now.since(sighting.arrived) <= SIGHTING_LIFE)
+    pub fn is_reachable_from(&self, owner: &InstanceName) -> bool {
+        *owner == self.name || self.seen.get(owner).is_some_and(|sighting| sighting.routed)
     }
 
     /// How a control node sees it. If it can be reached, an enabled instance that was not ready is checked; a hop becomes
@@ -275,7 +287,7 @@ impl Instance {
     pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
         self.seen.insert(observer.clone(), sighting);
         // What is left of the advertisement of a node that is gone brings no instance back.
-        if !self.is_reachable_from(&observer, now) {
+        if !self.is_reachable_from(&observer) {
             return;
         }
         match (self.node_state, self.node_type) {
@@ -371,6 +383,15 @@ impl Instance {
     /// An operator requests a health check, unless one is due already.
     pub fn request_health_check(&mut self, now: Time) {
         self.health_due = Some(self.health_due.map_or(now, |due| due.min(now)));
+    }
+
+    /// Whether a health check is due. No clock that was set back holds one up: none is due later than its delay from now.
+    pub fn is_check_due(&self, now: Time) -> bool {
+        let delay = match self.health_failures {
+            0 => Duration::ZERO,
+            failures => HEALTH_BACK_OFF.after(failures),
+        };
+        self.health_due.is_some_and(|due| due <= now || due.since(now) > delay)
     }
 
     /// An operator wants to remove it once its jobs have ended.

@@ -72,12 +72,19 @@ pub enum OnLoss {
 /// A quota refused the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaWait {
-    /// When the pod is tried again.
+    /// When the pod is tried again, by the store's clock, which programs of before believe.
     pub until: Time,
     /// The message of the API server.
     pub words: String,
     /// Refusals in a row.
     pub refusals: u32,
+}
+
+impl QuotaWait {
+    /// How long it still waits, for one who has seen it wait for so long.
+    pub fn left(&self, waited: Duration) -> Duration {
+        QUOTA_BACK_OFF.after(self.refusals).saturating_sub(waited)
+    }
 }
 
 /// Why a transition was rejected.
@@ -174,7 +181,7 @@ impl Job {
     /// Places it. From here on the attempt exists, with its ID, before anything is sent.
     ///
     /// # Errors
-    /// It is not pending, or its previous attempt or a quota prevents the placement.
+    /// It is not pending, or its previous attempt prevents the placement.
     pub fn place(
         &mut self,
         place: &Placement,
@@ -182,11 +189,8 @@ impl Job {
         fence: Fence,
         now: Time,
     ) -> Result<AttemptNo, Refused> {
-        let held = match self.hold() {
-            None => false,
-            Some(Hold::Quota { until, words: _ }) => now < until,
-            Some(Hold::Attempt { .. }) => true,
-        };
+        // For how long a quota is waited for the pass has decided.
+        let held = matches!(self.hold(), Some(Hold::Attempt { .. }));
         if self.state != JobState::Pending || held {
             return Err(Refused::NotPlaceable(self.id, self.state));
         }

@@ -1,17 +1,45 @@
 //! Leases of control nodes, and the epochs that fence them.
 //!
-//! Each control node holds one lease. Its epoch grows each time the lease is taken, by a start of the node or
-//! by another node's takeover. A job stores the owner and the epoch that may write to it. A holder of an
-//! older epoch can no longer change anything, however late its write arrives.
+//! Each control node holds one lease, and raises its `beat` with each heartbeat. Who has watched a lease stay the same for
+//! `owner_lost_after`, by its own clock, takes over, by compare and swap on what it has seen. A job stores the owner and the
+//! epoch that may write to it. A holder of another epoch can no longer change anything, however late its write arrives.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::names::InstanceName;
 use super::time::Time;
+use super::watch::{Watch, Watched};
 
-/// The number of times a lease was taken. It only grows.
+/// Which taking of a lease it is: a count in the upper half; in the lower half a random number, so that a count that is
+/// issued again, by a database that lost its last commits, makes another epoch. That is 0 while nobody holds the lease.
+/// Programs of before know none of this, and add 1 to what they find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
+
+impl Epoch {
+    /// Selects the lower half.
+    pub const RANDOM: i64 = 0xffff_ffff;
+
+    fn next(self, random: u32) -> Self {
+        // Programs of before add 1: the result is never that of nobody.
+        Self(self.vacated().0 | i64::from(random.clamp(1, 0xffff_0000)))
+    }
+
+    fn vacated(self) -> Self {
+        Self((self.0 | Self::RANDOM) + 1)
+    }
+
+    const fn is_held(self) -> bool {
+        self.0 & Self::RANDOM != 0
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}", self.0 >> 32, self.0 & Self::RANDOM)
+    }
+}
 
 /// Who may write to a job: a control node, and the epoch of its lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,9 +50,9 @@ pub struct Fence {
     pub epoch: Epoch,
 }
 
-/// The writer holds an older epoch, or is another node. Its write changes nothing, and it must stop.
+/// The writer holds another epoch, or is another node. Its write changes nothing, and it must stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} with epoch {} is fenced", .0.owner, .0.epoch.0)]
+#[error("{} with epoch {} is fenced", .0.owner, .0.epoch)]
 pub struct Fenced(pub Fence);
 
 /// How long a lease lasts, and how often it is renewed.
@@ -42,23 +70,46 @@ impl Default for LeaseTimes {
     }
 }
 
-/// A control node's lease as stored. All times come from the store's clock.
+impl LeaseTimes {
+    /// How long a node acts, or judges, without having reached the store: one heartbeat less than others wait for it.
+    pub fn blind(&self) -> Duration {
+        self.owner_lost_after.saturating_sub(self.heartbeat)
+    }
+}
+
+/// A control node's lease as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// Its holder.
     pub node: InstanceName,
-    /// How often it was taken.
+    /// Which taking of it this is.
     pub epoch: Epoch,
-    /// When it expires.
+    /// Grows with each change of the lease, unless a program of before makes it.
+    pub beat: i64,
+    /// When programs of before take it for expired, by the store's clock.
     pub expires: Time,
 }
 
+impl Watched for Lease {
+    /// A program of before changes `expires` alone.
+    fn is_news(&self, before: &Self) -> bool {
+        self != before
+    }
+}
+
 impl Lease {
-    /// A control node starts. It gets its lease whether or not the previous one has expired: of two processes
-    /// with the same node ID the later one wins, and the earlier one is fenced.
-    pub fn start(former: Option<&Self>, node: InstanceName, now: Time, times: &LeaseTimes) -> Self {
-        let epoch = Epoch(former.map_or(0, |lease| lease.epoch.0) + 1);
-        Self { node, epoch, expires: now + times.owner_lost_after }
+    /// A control node starts. It gets its lease whoever has it: of two processes with the same node ID the later one wins,
+    /// and the earlier one is fenced.
+    pub fn start(
+        former: Option<&Self>,
+        node: InstanceName,
+        random: u32,
+        now: Time,
+        times: &LeaseTimes,
+    ) -> Self {
+        let epoch = former.map_or(Epoch(0), |lease| lease.epoch).next(random);
+        let beat = former.map_or(0, |lease| lease.beat) + 1;
+        Self { node, epoch, beat, expires: now + times.owner_lost_after }
     }
 
     /// The fence that its holder writes with.
@@ -66,12 +117,12 @@ impl Lease {
         Fence { owner: self.node.clone(), epoch: self.epoch }
     }
 
-    /// Whether its holder is lost.
-    pub fn is_expired(&self, now: Time) -> bool {
-        now > self.expires
+    /// Whether there is a holder, as far as the store knows.
+    pub const fn is_held(&self) -> bool {
+        self.epoch.is_held()
     }
 
-    /// The holder is alive. An expired lease is renewed too, unless it was taken.
+    /// The holder is alive.
     ///
     /// # Errors
     /// It was taken since.
@@ -79,32 +130,100 @@ impl Lease {
         if self.fence() != *by {
             return Err(Fenced(by.clone()));
         }
+        self.beat += 1;
         self.expires = now + times.owner_lost_after;
         Ok(())
     }
 
-    /// Another control node takes over, and the holder is fenced. Returns false and does nothing while the
-    /// lease is valid.
-    pub fn take_over(&mut self, now: Time) -> bool {
-        let lost = self.is_expired(now);
-        if lost {
-            self.epoch = Epoch(self.epoch.0 + 1);
-            self.expires = now;
+    /// Another control node takes over what has been like `seen` for too long, and the holder is fenced. Returns false and
+    /// does nothing if it has changed.
+    pub fn take_over(&mut self, seen: &Self, now: Time) -> bool {
+        let is_lost = self == seen && self.is_held();
+        if is_lost {
+            (self.epoch, self.beat, self.expires) = (self.epoch.vacated(), self.beat + 1, now);
         }
-        lost
+        is_lost
+    }
+
+    fn went_back_from(&self, former: &Self) -> bool {
+        self.epoch < former.epoch || self.beat < former.beat
+    }
+}
+
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is still the writer's.
+    Held,
+    /// Nobody has it: it was taken over, or the database has lost that it was taken.
+    Free,
+    /// Another one has it, who has not been seen to live.
+    Unclear,
+    /// Another process lives with it.
+    Replaced,
+}
+
+/// The leases as one control node has seen them.
+#[derive(Debug, Default)]
+pub struct LeaseWatch(Watch<InstanceName, Lease>);
+
+impl LeaseWatch {
+    /// All leases as they are now. Returns whether one of them went back: the database has lost its last commits. Then the
+    /// watch begins anew.
+    pub fn note(&mut self, leases: Vec<Lease>, now: Time, times: &LeaseTimes) -> bool {
+        let went_back =
+            |lease: &Lease| self.0.get(&lease.node).is_some_and(|seen| lease.went_back_from(seen));
+        let went_back = leases.iter().any(went_back);
+        if went_back {
+            self.0 = Watch::default();
+        }
+        self.0.note(leases.into_iter().map(|lease| (lease.node.clone(), lease)), now, times.blind());
+        went_back
+    }
+
+    /// The observer could not look: from its next look on it watches anew.
+    pub fn interrupt(&mut self) {
+        self.0.interrupt();
+    }
+
+    /// The observer has renewed its own.
+    pub fn renewed(&mut self, own: Lease, now: Time) {
+        self.0.changed(own.node.clone(), own, now);
+    }
+
+    /// Leases whose holders are lost.
+    pub fn lost(&self, now: Time, times: &LeaseTimes) -> Vec<Lease> {
+        self.0.rows().filter(|lease| lease.is_held() && self.is_lost(lease, now, times)).cloned().collect()
+    }
+
+    fn is_lost(&self, lease: &Lease, now: Time, times: &LeaseTimes) -> bool {
+        self.0.unchanged_for(&lease.node, lease, now) > times.owner_lost_after
+    }
+
+    /// What became of the lease that a fence is from. A later epoch alone does not say that somebody lives with it: the
+    /// answer to its own start may have been lost, and a program of before takes over like this.
+    pub fn standing(&self, by: &Fence, now: Time, times: &LeaseTimes) -> Standing {
+        match self.0.get(&by.owner) {
+            Some(lease) if lease.fence() == *by => Standing::Held,
+            None => Standing::Free,
+            Some(lease) if !lease.is_held() || lease.epoch < by.epoch => Standing::Free,
+            Some(_) if self.0.has_changed(&by.owner) => Standing::Replaced,
+            Some(lease) if self.is_lost(lease, now, times) => Standing::Free,
+            Some(_) => Standing::Unclear,
+        }
     }
 }
 
 /// A control node's view of its own lease, by its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// When the last successful renewal was sent: the store counts from no earlier moment.
+    /// When the last successful renewal was sent: others count from no earlier moment.
     pub renewed: Time,
 }
 
 impl Tenure {
     /// Whether it may start, cancel and release units. It stops one heartbeat before others may take over.
     pub fn may_act(&self, now: Time, times: &LeaseTimes) -> bool {
-        now.since(self.renewed) < times.owner_lost_after.saturating_sub(times.heartbeat)
+        now.since(self.renewed) < times.blind()
     }
 }

@@ -1,7 +1,7 @@
 //! Which instances do not answer, which of them and which attempts count as lost, and which node inherits the jobs of a
 //! lost owner.
 //!
-//! This uses arrival times of one clock only, never a node's own time, so a wrong clock elsewhere loses
+//! Who judges counts by its own clock how long the sightings of an instance have not changed, so a wrong clock loses
 //! nothing. It sees silence, not its cause.
 
 use std::cmp::Reverse;
@@ -9,33 +9,43 @@ use std::time::Duration;
 
 use super::attempt::Progress;
 use super::fit::unusable;
-use super::instance::{Instance, NodeState};
+use super::instance::{Instance, NodeState, SightingWatch};
 use super::job::Job;
 use super::lease::Fence;
 use super::load::Loads;
 use super::names::{AttemptNo, InstanceName};
 use super::time::Time;
 
-/// How long an instance may stay silent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How long an instance may stay silent, and how long each of them has.
+#[derive(Debug, Clone, Default)]
 pub struct Patience {
-    /// When this process started to watch; with PostgreSQL, whose rows outlive processes, any earlier time.
-    /// Nothing is lost before `lost_after` has passed since then.
-    pub started: Time,
+    /// What the one who judges has seen.
+    pub sightings: SightingWatch,
+    /// The time of its clock.
+    pub now: Time,
     /// An instance that no control node has seen for this long is lost.
     pub lost_after: Duration,
 }
 
 impl Patience {
-    /// Whether an instance that was last seen then is lost now, for a job that may override the limit.
-    pub fn is_over(&self, last_seen: Option<Time>, own: Option<Duration>, now: Time) -> bool {
-        now > self.end(last_seen, own)
+    /// How long no control node has seen an instance again. That is never longer than the one who judges has watched.
+    fn silence_of(&self, instance: &Instance) -> Duration {
+        let unchanged = instance.seen.iter().map(|(observer, sighting)| {
+            let key = (instance.name.clone(), observer.clone());
+            self.sightings.unchanged_for(&key, sighting, self.now)
+        });
+        unchanged.min().unwrap_or_else(|| self.sightings.watched_for(self.now))
     }
 
-    /// Until when an instance that was last seen then is not lost, for a job that may override the limit.
-    fn end(&self, last_seen: Option<Time>, own: Option<Duration>) -> Time {
-        let known_until = last_seen.map_or(self.started, |seen| seen.max(self.started));
-        known_until + own.unwrap_or(self.lost_after)
+    /// Whether an instance is lost now, for a job that may override the limit.
+    pub fn is_over(&self, instance: &Instance, own: Option<Duration>) -> bool {
+        self.silence_of(instance) > own.unwrap_or(self.lost_after)
+    }
+
+    /// How long an instance may go on so until it is lost.
+    fn left(&self, instance: Option<&Instance>, own: Option<Duration>) -> Duration {
+        let silent = instance.map_or(Duration::MAX, |instance| self.silence_of(instance));
+        own.unwrap_or(self.lost_after).saturating_sub(silent)
     }
 }
 
@@ -54,38 +64,39 @@ pub struct Silence {
     pub is_lost: bool,
 }
 
-/// The silence of the instance on which a job runs, or on which a lost attempt of it may still run.
+/// The silence of the instance on which a job runs, or on which a lost attempt of it may still run. `now` is the time for
+/// people.
 pub fn silence(job: &Job, instances: &[Instance], patience: &Patience, now: Time) -> Option<Silence> {
     let owner = &job.fence.as_ref()?.owner;
     let attempt = job.attempts.iter().find(|attempt| attempt.is_open()).filter(|_| !job.state.is_final())?;
     let node = attempt.node.clone()?;
     let instance = instances.iter().find(|instance| instance.name == node);
-    if instance.is_some_and(|instance| instance.is_reachable_from(owner, now)) {
+    if instance.is_some_and(|instance| instance.is_reachable_from(owner)) {
         return None;
     }
     let since = instance.and_then(Instance::last_seen);
     let (lost_at, is_lost) = match attempt.progress {
         Progress::Lost | Progress::Over(_) => (attempt.ended.unwrap_or(now), true),
-        Progress::Placed | Progress::Running => (patience.end(since, job.lost_after), false),
+        Progress::Placed | Progress::Running => (now + patience.left(instance, job.lost_after), false),
     };
     Some(Silence { node, attempt: attempt.n, since, lost_at, is_lost })
 }
 
 /// Whether an instance has just been lost: it was ready, and no control node sees it any more. A control node
 /// sees itself with each heartbeat.
-pub fn is_newly_lost(instance: &Instance, patience: &Patience, now: Time) -> bool {
+pub fn is_newly_lost(instance: &Instance, patience: &Patience) -> bool {
     match instance.node_state {
-        NodeState::Ready => patience.is_over(instance.last_seen(), None, now),
+        NodeState::Ready => patience.is_over(instance, None),
         NodeState::Installed | NodeState::Unavailable | NodeState::Deprovisioning => false,
     }
 }
 
 /// The attempts of a job that are lost now. If its instance is no longer registered, an attempt is lost at
 /// once; an attempt on the job's owner is lost with the owner, as its lease shows.
-pub fn lost_attempts(job: &Job, instances: &[Instance], patience: &Patience, now: Time) -> Vec<AttemptNo> {
+pub fn lost_attempts(job: &Job, instances: &[Instance], patience: &Patience) -> Vec<AttemptNo> {
     let owner = job.fence.as_ref().map(|fence| &fence.owner);
     let is_lost = |node: &InstanceName| match instances.iter().find(|instance| instance.name == *node) {
-        Some(instance) => patience.is_over(instance.last_seen(), job.lost_after, now),
+        Some(instance) => patience.is_over(instance, job.lost_after),
         None => true,
     };
     job.attempts
@@ -109,7 +120,6 @@ pub fn heir(
     instances: &[Instance],
     loads: &Loads,
     live: &[Fence],
-    now: Time,
 ) -> Option<Fence> {
     let node = job.current().filter(|attempt| attempt.is_open()).and_then(|attempt| attempt.node.as_ref());
     let node = node.and_then(|name| instances.iter().find(|instance| instance.name == *name));
@@ -118,7 +128,7 @@ pub fn heir(
         if !instances[at].node_type.controls() || unusable(&instances[at]).is_some() {
             return None;
         }
-        let reaches = node.is_some_and(|node| node.is_reachable_from(&fence.owner, now));
+        let reaches = node.is_some_and(|node| node.is_reachable_from(&fence.owner));
         let holds = holders.contains(&fence.owner);
         Some((Reverse(reaches), Reverse(holds), Reverse(loads.instances[at].remaining()), at))
     };

@@ -9,8 +9,8 @@
 //!   `explain`: why a job waits.
 //! - `job`, `attempt`, `state`: the life cycles; `driven`: reports of the owner; `verdict`: how an attempt
 //!   ended.
-//! - `lease`: who may write; `loss`: who is lost, and who inherits; `clock`: whether the clock is believed; `text`: what
-//!   other programs wrote.
+//! - `watch`: since when something has not changed, by the clock of the one who looks; `lease`: who may write; `loss`: who
+//!   is lost, and who inherits; `clock`: whether the clock is believed; `text`: what other programs wrote.
 
 mod attempt;
 mod capacity;
@@ -33,31 +33,35 @@ mod state;
 mod text;
 mod time;
 mod verdict;
+mod watch;
 
 pub use self::attempt::{Attempt, ChildId, Duty, OutputEnd, Progress};
 pub use self::capacity::{Adjustment, Capacities, Cpus, MEMORY_RESERVE, Rates, memory_from_override};
 pub use self::clock::{ClockRecord, Doubt};
 pub use self::driven::Driven;
-pub use self::explain::{ATTEMPT, explain};
+pub use self::explain::explain;
 pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
     CLOCK_TOLERANCE, HealthReport, Instance, InstanceFault, NodeState, NodeType, Offer, SIGHTING_LIFE,
-    Sighting,
+    Sighting, SightingKey, SightingWatch,
 };
 pub use self::job::{Job, OnLoss, QuotaWait, Refused, Retry};
-pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, Tenure};
+pub use self::lease::{Epoch, Fence, Fenced, Lease, LeaseTimes, LeaseWatch, Standing, Tenure};
 pub use self::load::{Claim, GroupCapacity, InstanceLoad, Loads};
 pub use self::loss::{Patience, Silence, heir, is_newly_lost, lost_attempts, silence};
 pub use self::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 pub use self::pass::{Scene, pass};
 pub use self::policy::{MemberChange, member_changes};
-pub use self::queue::{ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Waiting};
+pub use self::queue::{
+    ChildType, Decision, Hold, Need, PendingEnd, PendingJob, Placement, Wait, WaitWatch, Waiting,
+};
 pub use self::state::JobState;
 pub use self::text::readable;
 pub use self::time::Time;
 pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
+pub use self::watch::{Watch, Watched};
 
 #[cfg(test)]
 mod tests;

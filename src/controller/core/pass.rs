@@ -306,7 +306,7 @@ impl<'a> Room<'a> {
                 let instance = &self.scene.instances[node];
                 let owns = instance.node_type.controls() && holders.all.contains(&node);
                 let owner = if owns { instance } else { &self.scene.instances[owner] };
-                match unfit(owner, instance, self.scene.require_tls, self.scene.now) {
+                match unfit(owner, instance, self.scene.require_tls) {
                     None => fit.push(Candidate { node, owns }),
                     Some(why) => none = Some(none.map_or(why, |known: Why| known.min(why))),
                 }

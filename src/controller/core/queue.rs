@@ -12,6 +12,7 @@ use super::impact::JobKind;
 use super::names::{AttemptNo, GroupName, InstanceName, JobId, Word};
 use super::state::JobState;
 use super::time::Time;
+use super::watch::Watch;
 use crate::rpc::report::names::names;
 
 /// A job that waits for placement.
@@ -47,6 +48,19 @@ impl PendingJob {
         (Reverse(self.priority), self.id)
     }
 }
+
+/// What a pending job waits for by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// The end of its patience.
+    Timeout,
+    /// Another try after a quota refused it.
+    Quota,
+}
+
+/// Since when jobs have waited, as one control node has watched them: what it watches is when the wait began or shall end
+/// by the clock of another one.
+pub type WaitWatch = Watch<(JobId, Wait), Time>;
 
 /// A job that another one depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! Points in time, supplied by the caller.
 //!
-//! The caller chooses the clock: the database's with PostgreSQL, the process's monotonic one with SQLite.
-//! Only values from the same clock can be compared.
+//! The caller chooses the clock: the store's, for people; its own, which nobody sets, for what it has watched. Only values
+//! from the same clock can be compared.
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds of the caller's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub i64);
 
 impl Time {
@@ -23,5 +23,12 @@ impl Add<Duration> for Time {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Self;
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
     }
 }

@@ -79,7 +79,7 @@ impl JobDriver {
         if !is_checked_by(instance, &self.node) {
             return Err(Error::Conflict(format!("control node {name} checks itself: ask there")));
         }
-        if !instance.is_reachable_from(&self.node, now) {
+        if !instance.is_reachable_from(&self.node) {
             return Err(Error::Conflict(format!("{name} cannot be reached from {}", self.node)));
         }
         if !self.may_act() {

@@ -19,7 +19,11 @@ const MOST_FOUND: usize = 10_000;
 
 /// When each node was heard last, by the clock of this process.
 #[derive(Debug, Default)]
-pub(super) struct Sightings(BTreeMap<InstanceName, Sighted>);
+pub(super) struct Sightings {
+    nodes: BTreeMap<InstanceName, Sighted>,
+    /// When the store was told last.
+    reported: Option<Instant>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Sighted {
@@ -39,7 +43,7 @@ impl Sightings {
     /// by the clock that advertisements use, in milliseconds. A node that was seen until this look was so until now: while
     /// this process is suspended, or waits for its disk, it sees no node, and no node may count as silent for that.
     pub(super) fn note(&mut self, nodes: &[NodeView], now: Instant, wall: i64) {
-        for sighted in self.0.values_mut() {
+        for sighted in self.nodes.values_mut() {
             sighted.routed = false;
         }
         for node in nodes {
@@ -48,13 +52,13 @@ impl Sightings {
             // The first one may have arrived long before this process looked.
             let offset = (advertised > wall).then_some(off);
             let new = Sighted { advertised, heard: now, routed: false, is_seen: true, seen: now, offset };
-            let sighted = self.0.entry(node.name.clone()).or_insert(new);
+            let sighted = self.nodes.entry(node.name.clone()).or_insert(new);
             if sighted.advertised != advertised {
                 (sighted.advertised, sighted.heard, sighted.offset) = (advertised, now, Some(off));
             }
             sighted.routed = node.routed;
         }
-        for sighted in self.0.values_mut() {
+        for sighted in self.nodes.values_mut() {
             let is_seen = sighted.routed && now.duration_since(sighted.heard) <= SIGHTING_LIFE;
             if std::mem::replace(&mut sighted.is_seen, is_seen) || is_seen {
                 sighted.seen = now;
@@ -64,23 +68,28 @@ impl Sightings {
 
     /// Forgets nodes that are neither registered nor on the mesh.
     pub(super) fn keep(&mut self, registered: &BTreeSet<InstanceName>) {
-        self.0.retain(|name, sighted| sighted.routed || registered.contains(name));
+        self.nodes.retain(|name, sighted| sighted.routed || registered.contains(name));
     }
 
     /// How far the clock of each node is off, where that is known.
     fn offsets(&self) -> BTreeMap<InstanceName, Duration> {
-        self.0.iter().filter_map(|(name, sighted)| Some((name.clone(), sighted.offset?))).collect()
+        self.nodes.iter().filter_map(|(name, sighted)| Some((name.clone(), sighted.offset?))).collect()
     }
 
     /// What a heartbeat says.
-    pub(super) fn report(&self, own: &InstanceName, now: Instant) -> Vec<Observed> {
-        let others = self.0.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Observed {
+    pub(super) fn report(&self, own: &InstanceName) -> Vec<Observed> {
+        let others = self.nodes.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Observed {
             instance: name.clone(),
-            routed: sighted.routed,
-            age: now.duration_since(sighted.seen),
+            reachable: sighted.is_seen,
+            again: self.reported.is_none_or(|reported| sighted.seen > reported),
         });
-        let myself = Observed { instance: own.clone(), routed: true, age: Duration::ZERO };
+        let myself = Observed { instance: own.clone(), reachable: true, again: true };
         others.chain([myself]).collect()
+    }
+
+    /// The store knows what was noted at that moment.
+    pub(super) fn on_reported(&mut self, noted: Instant) {
+        self.reported = Some(noted);
     }
 }
 

@@ -53,7 +53,7 @@ impl JobDriver {
             });
         }
         let Some(unit) = self.first_unit(job.id) else {
-            return Ok(Prepared::error("its payload is gone: its unit was released by force".to_owned()));
+            return Ok(Prepared::error("its payload is gone: its unit was released by force, or shows an end that the store has lost".to_owned()));
         };
         let tree = match &header.sync {
             None => None,

@@ -1,8 +1,10 @@
 //! This control node's lease: while it holds, the node acts; while it cannot be renewed, the node starts, cancels and
 //! releases nothing, and goes on reading. A lease that was taken is replaced by a new one, under which the node gives up
-//! what others drive now. Jobs of a lost control node are taken over here, too. Who is lost, the store decides.
+//! what others drive now. Jobs of a lost control node are taken over here, too. Who is lost, the core decides, by what this
+//! node has watched.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -12,9 +14,10 @@ use super::discovery::Sightings;
 use super::world::ChildHere;
 use super::{JobDriver, STORE_RETRY, times};
 use crate::controller::core::{
-    ChildId, Duty, Fence, Fenced, InstanceName, Job, JobId, JobKind, Tenure, Time,
+    ChildId, Duty, Fence, Fenced, Job, JobId, JobKind, Lease, LeaseWatch, OnLoss, SightingWatch, Standing,
+    Tenure, Time,
 };
-use crate::controller::store::{Error, Kept, Standing};
+use crate::controller::store::{Beat, Error, Kept};
 
 /// As many failures in that time end the controller of this node.
 const FAILURES: usize = 3;
@@ -36,20 +39,30 @@ impl JobDriver {
         tenure.is_some_and(|tenure| tenure.may_act(self.clock_now(), &times(&self.options())))
     }
 
-    /// A heartbeat that was sent then has renewed the lease.
-    pub(super) fn note_renewed(&self, sent: Time) {
-        let mut steady = self.steady.lock();
-        if steady.is_none() || !self.may_act() {
-            *steady = Some(sent);
+    /// A heartbeat that was sent then has renewed the lease, and has seen those of others.
+    ///
+    /// # Errors
+    /// The store has lost its last commits. What this process knows may be more than what is there.
+    pub(super) fn note_beat(&self, beat: Beat, sent: Time) -> Result<(), Error> {
+        let (now, times) = (self.clock_now(), times(&self.options()));
+        let went_back = {
+            let mut leases = self.leases.lock();
+            let went_back = leases.note(beat.leases, now, &times);
+            leases.renewed(beat.own, now);
+            went_back
+        };
+        let mut sightings = self.sightings.lock();
+        if went_back {
+            *sightings = SightingWatch::default();
+        }
+        sightings.note(beat.sightings, now, times.blind());
+        if went_back {
+            tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
+            self.has_gone_back.store(true, Ordering::Relaxed);
+            return Err(Error::Fenced(Fenced(self.fence())));
         }
         self.tenure.send_replace(Some(Tenure { renewed: sent }));
-    }
-
-    /// Whether this node has reached the store for as long as others must have been silent. After an outage of the store
-    /// all leases have expired, and their holders are about to renew them.
-    pub(super) fn is_steady(&self) -> bool {
-        let lost_after = self.options().timers.owner_lost_after;
-        self.steady.lock().is_some_and(|since| self.clock_now().since(since) >= lost_after)
+        Ok(())
     }
 
     /// Why the controller of this node has stopped for good, if it has.
@@ -109,25 +122,19 @@ impl JobDriver {
         }
     }
 
-    /// A write was fenced. Goes on with the same lease if that had run out only, and with a new one if it was taken.
+    /// A write was fenced. Goes on with the same lease if that is not why, and with a new one if it was taken.
     ///
     /// # Errors
     /// Another process has it.
     async fn recover(self: &Arc<Self>) -> Result<(), String> {
+        let mut watch = LeaseWatch::default();
         loop {
-            match self.store.standing(self.fence()).await {
+            match self.standing(&mut watch).await {
                 Ok(Standing::Held) => return Ok(()),
-                Ok(Standing::TakenOver) => {
+                Ok(Standing::Free) => {
                     self.give_up();
-                    let options = self.options();
-                    let new =
-                        self.store.start_owner(self.node.clone(), times(&options), options.on_loss).await;
-                    match new {
-                        Ok(fence) => {
-                            tracing::warn!(epoch = fence.epoch.0, "the lease was taken: a new one begins");
-                            self.fence.store(Arc::new(fence));
-                            return Ok(());
-                        }
+                    match self.take_lease().await {
+                        Ok(()) => return Ok(()),
                         Err(error) => tracing::warn!(%error, "there is no new lease yet"),
                     }
                 }
@@ -138,10 +145,33 @@ impl JobDriver {
                         self.node
                     ));
                 }
+                Ok(Standing::Unclear) => {}
                 Err(error) => tracing::debug!(%error, "the lease cannot be looked at"),
             }
-            sleep(STORE_RETRY).await;
+            sleep(STORE_RETRY.min(self.options().timers.heartbeat)).await;
         }
+    }
+
+    async fn standing(&self, watch: &mut LeaseWatch) -> Result<Standing, Error> {
+        if self.has_gone_back.load(Ordering::Relaxed) {
+            return Ok(Standing::Free);
+        }
+        let (leases, times) = (self.store.leases().await?, times(&self.options()));
+        let now = self.clock_now();
+        watch.note(leases, now, &times);
+        Ok(watch.standing(&self.fence(), now, &times))
+    }
+
+    async fn take_lease(&self) -> Result<(), Error> {
+        let options = self.options();
+        // It was not this node that failed.
+        let on_loss =
+            if self.has_gone_back.load(Ordering::Relaxed) { OnLoss::TakeOver } else { options.on_loss };
+        let fence = self.store.start_owner(self.node.clone(), times(&options), on_loss).await?;
+        tracing::warn!(epoch = %fence.epoch, "the lease was taken: a new one begins");
+        self.fence.store(Arc::new(fence));
+        self.has_gone_back.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Ends the tasks of attempts where they are. Their units stay.
@@ -218,9 +248,10 @@ impl JobDriver {
 
     /// How long this node may still act.
     fn time_left(&self, renewed: Time) -> Duration {
-        let times = times(&self.options());
-        let lasts = times.owner_lost_after.saturating_sub(times.heartbeat);
-        lasts.saturating_sub(self.clock_now().since(renewed)) + Duration::from_millis(1)
+        let lasts = times(&self.options()).blind();
+        // Timers stand still while the machine is suspended, and the lease does not.
+        let left = lasts.saturating_sub(self.clock_now().since(renewed)).min(STORE_RETRY);
+        left + Duration::from_millis(1)
     }
 
     /// The first thing under a lease: what others drive now is given up, before anything is sent.
@@ -276,7 +307,10 @@ impl JobDriver {
     /// came back here.
     async fn forget_given_up(&self, children: Vec<ChildHere>) -> Result<(), Error> {
         for child in children.into_iter().filter(|child| child.is_elsewhere && !child.is_released) {
-            if self.is_swept(&child.id).await? {
+            // One of which the store knows nothing may run: it is an orphan, and its node has to say that it has ended.
+            let job = self.store.job(child.id.job).await?;
+            let mut known = job.attempts.iter().filter(|attempt| attempt.unit == child.id);
+            if known.any(|attempt| attempt.swept) {
                 self.children.forget(child.id.to_string()).await;
             }
         }
@@ -296,11 +330,11 @@ impl JobDriver {
     }
 
     /// Takes over the jobs of a lost control node; each goes to the control node that is fit for it.
-    pub(super) async fn take_over(&self, lost: InstanceName) -> Result<(), Error> {
-        let on_loss = self.options().on_loss;
-        let moved = self.store.take_over(self.fence(), lost.clone(), on_loss).await?;
+    pub(super) async fn take_over(&self, lost: Lease) -> Result<(), Error> {
+        let (on_loss, node) = (self.options().on_loss, lost.node.clone());
+        let moved = self.store.take_over(self.fence(), lost, on_loss).await?;
         if !moved.is_empty() {
-            tracing::warn!(%lost, jobs = moved.len(), "a control node is lost, and its jobs have new owners");
+            tracing::warn!(lost = %node, jobs = moved.len(), "a control node is lost, and its jobs have new owners");
         }
         Ok(())
     }

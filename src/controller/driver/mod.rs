@@ -29,6 +29,7 @@ pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -46,14 +47,15 @@ pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
 use super::core::{
-    AttemptNo, Duty, Evidence, Fence, Fenced, InstanceName, Job, JobId, LeaseTimes, Offer, Patience, Tenure,
-    Time,
+    AttemptNo, Duty, Evidence, Fence, Fenced, InstanceName, Job, JobId, LeaseTimes, LeaseWatch, Offer,
+    Patience, SightingWatch, Tenure, WaitWatch,
 };
 use super::health::Surroundings;
 use super::options::{ControllerOptions, Discovery};
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
-use super::store::{Error, PassLimits, Store};
+use super::store::{Error, PassLimits, Store, Waits};
+use crate::os::machine_clock::MachineClock;
 use crate::work::jobs::JobUnit;
 
 /// The least time between two looks at everything.
@@ -72,7 +74,6 @@ pub struct JobDriver {
     mesh: Arc<dyn Mesh>,
     children: Arc<dyn Children>,
     projects: ProjectCache,
-    started: Time,
     /// The units of jobs that have not shown their end. Plain locks, held for a look or an entry.
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
     /// The tasks of attempts, with what each has to do.
@@ -85,11 +86,17 @@ pub struct JobDriver {
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
     /// Children that run here, of jobs of other control nodes.
     foreign: Mutex<BTreeSet<String>>,
-    /// By this process's clock since `clock`; `None` before the first heartbeat of a lease.
+    /// By this process's clock; `None` before the first heartbeat of a lease.
     tenure: watch::Sender<Option<Tenure>>,
-    clock: Instant,
-    /// Since when its heartbeats have come in time: who could not reach the store is no judge of others.
-    steady: Mutex<Option<Time>>,
+    clock: MachineClock,
+    /// The leases of all control nodes, by the same clock. Locked for a look or an entry.
+    leases: Mutex<LeaseWatch>,
+    /// Who sees which instance, by the same clock. Locked for a look or an entry.
+    sightings: Mutex<SightingWatch>,
+    /// How long jobs have waited, by the same clock.
+    waits: Arc<Mutex<WaitWatch>>,
+    /// The store has lost its last commits, and this lease is to be renewed under a new fence.
+    has_gone_back: AtomicBool,
     /// Why it has stopped for good.
     halted: Mutex<Option<String>>,
     /// The way to other control nodes, if there may be any.
@@ -139,7 +146,6 @@ impl JobDriver {
         let install = store.install_id().await?;
         let install = install.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
         let install = install.ok_or_else(|| Error::Corrupt("install_id in meta is no number".into()))?;
-        let started = store.now().await?;
         Ok(Arc::new(Self {
             node,
             store,
@@ -149,7 +155,6 @@ impl JobDriver {
             mesh,
             children,
             projects,
-            started,
             units: Mutex::default(),
             attempts: Mutex::default(),
             attended: Mutex::default(),
@@ -157,8 +162,11 @@ impl JobDriver {
             followers: Mutex::default(),
             foreign: Mutex::default(),
             tenure: watch::Sender::new(None),
-            clock: Instant::now(),
-            steady: Mutex::default(),
+            clock: MachineClock::start(),
+            leases: Mutex::default(),
+            sightings: Mutex::default(),
+            waits: Arc::default(),
+            has_gone_back: AtomicBool::new(false),
             halted: Mutex::default(),
             peers: OnceLock::new(),
             candidates: Mutex::default(),
@@ -243,7 +251,8 @@ impl JobDriver {
     /// Looks at the mesh: new nodes are registered, and the store learns who is seen.
     async fn observe(&self, sightings: &mut Sightings) -> Result<(), Error> {
         let nodes = self.mesh.nodes().await;
-        sightings.note(&nodes, Instant::now(), Timestamp::now().as_millisecond());
+        let noted = Instant::now();
+        sightings.note(&nodes, noted, Timestamp::now().as_millisecond());
         let own = Own { name: self.node.clone(), signs: self.mesh.signs() };
         let options = self.options();
         let (registry, found) = discovery::register(&self.store, nodes, own, sightings, &options).await?;
@@ -254,12 +263,17 @@ impl JobDriver {
             Discovery::Disabled | Discovery::Enabled => self.candidates.lock().note(found, &registered),
         }
         sightings.keep(&registered);
-        let seen = sightings.report(&self.node, Instant::now());
+        let seen = sightings.report(&self.node);
         let seen = seen.into_iter().filter(|seen| registered.contains(&seen.instance)).collect();
         let sent = self.clock_now();
-        self.store.heartbeat(self.fence(), times(&self.options()), seen).await?;
-        self.note_renewed(sent);
-        Ok(())
+        let beat = self.store.heartbeat(self.fence(), times(&self.options()), seen).await;
+        let beat = beat.inspect_err(|_| {
+            // It has seen nobody be silent meanwhile.
+            self.leases.lock().interrupt();
+            self.sightings.lock().interrupt();
+        })?;
+        sightings.on_reported(noted);
+        self.note_beat(beat, sent)
     }
 
     /// The nodes that discovery found, and nobody has taken.
@@ -272,9 +286,10 @@ impl JobDriver {
         self.candidates.lock().get(name)
     }
 
-    /// How long an instance may stay silent.
+    /// How long an instance may stay silent, and how long each of them has.
     pub(super) fn patience(&self) -> Patience {
-        Patience { started: self.started, lost_after: self.options().timers.lost_after }
+        let (sightings, lost_after) = (self.sightings.lock().clone(), self.options().timers.lost_after);
+        Patience { sightings, now: self.clock_now(), lost_after }
     }
 
     async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
@@ -291,10 +306,9 @@ impl JobDriver {
                 self.show(job).await?;
             }
         }
-        if self.is_steady() {
-            for lost in losses.owners {
-                self.take_over(lost).await?;
-            }
+        let lost = self.leases.lock().lost(self.clock_now(), &times(&self.options()));
+        for lost in lost {
+            self.take_over(lost).await?;
         }
         self.store.remove_drained().await?;
         // Another pod has another name: this one does not come back.
@@ -308,7 +322,8 @@ impl JobDriver {
 
     /// Has a pass made. Returns whether another one should follow at once.
     async fn pass(self: &Arc<Self>) -> Result<bool, Error> {
-        let limits = PassLimits { require_tls: self.options().require_tls, ..PassLimits::default() };
+        let waits = Waits { watch: self.waits.clone(), now: self.clock_now() };
+        let limits = PassLimits { require_tls: self.options().require_tls, waits, ..PassLimits::default() };
         let passed = self.store.pass(self.fence(), limits).await?;
         for job in passed.failed {
             self.show(job).await?;

@@ -47,6 +47,12 @@ impl JobDriver {
                 self.children.release(request.unit.clone(), Leftovers::Stay).await;
             }
         }
+        // It was sent before the store lost its last commits: it ends first, and its node has to say so.
+        let mut others = self.children.of_job(&attempt.unit).into_iter();
+        if let Some(other) = others.find(|other| other.attempt >= n && *other != attempt.unit) {
+            self.children.release(other.to_string(), Leftovers::End).await;
+            return Err(Error::Unready(format!("{other} is here, of which the store has lost all it knew")));
+        }
         if let Err(cause) = self.prepare_pod(&request, duty).await {
             return self.refuse(id, n, cause).await;
         }

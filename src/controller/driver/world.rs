@@ -220,6 +220,9 @@ pub trait Children: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// The children of the same job that are here.
+    fn of_job(&self, child: &ChildId) -> Vec<ChildId>;
+
     /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it, and its pod
     /// stays.
     fn forget(&self, _unit: String) -> Doing<'_, ()> {

@@ -19,8 +19,9 @@ pub fn next_checks(
     let mut due: Vec<(Time, &InstanceName)> = instances
         .iter()
         .filter(|instance| is_checked_by(instance, observer))
-        .filter(|instance| instance.is_reachable_from(observer, now) && !running.contains(&instance.name))
-        .filter_map(|instance| instance.health_due.filter(|due| *due <= now).map(|due| (due, &instance.name)))
+        .filter(|instance| instance.is_reachable_from(observer) && !running.contains(&instance.name))
+        .filter(|instance| instance.is_check_due(now))
+        .filter_map(|instance| Some((instance.health_due?, &instance.name)))
         .collect();
     due.sort();
     let free = CHECKS_AT_ONCE.saturating_sub(running.len());

@@ -70,7 +70,7 @@ fn an_answer_of_another_program_is_shown_as_it_is() {
 
 fn seen(name: &str, now: Time) -> Instance {
     let mut instance = Instance::register(name.into(), NodeType::Execution, true, now);
-    instance.on_seen("c1".into(), Sighting { routed: true, arrived: now }, now);
+    instance.on_seen("c1".into(), Sighting { routed: true, arrived: now, beat: 0 }, now);
     instance
 }
 
@@ -96,8 +96,9 @@ fn checks_follow_first_sight_errors_loss_and_demand() {
     for _ in 0..20 {
         let at = e1.health_due.unwrap();
         assert!(at <= now + Duration::from_secs(1_800));
-        e1.on_seen(owner.clone(), Sighting { routed: true, arrived: at }, at);
+        e1.on_seen(owner.clone(), Sighting { routed: true, arrived: at, beat: 0 }, at);
         assert!(!due(&e1, Time(at.0 - 1)) && due(&e1, at));
+        assert!(due(&e1, Time(at.0 - 3_600_000)), "the clock was set back");
         now = at;
         e1.on_unhealthy(vec!["no runner".to_owned()], now);
     }
@@ -110,7 +111,7 @@ fn checks_follow_first_sight_errors_loss_and_demand() {
     e1.on_healthy(good(ANSWER), &Rates::default(), true);
     e1.on_lost();
     assert!(!due(&e1, now));
-    e1.on_seen(owner.clone(), Sighting { routed: true, arrived: now }, now);
+    e1.on_seen(owner.clone(), Sighting { routed: true, arrived: now, beat: 0 }, now);
     assert!(due(&e1, now));
 }
 
@@ -119,7 +120,7 @@ fn a_hop_is_never_checked() {
     let now = Time(1_000_000);
     let mut hop = Instance::register("h1".into(), NodeType::Hop, true, now);
     hop.request_health_check(now);
-    hop.on_seen("c1".into(), Sighting { routed: true, arrived: now }, now);
+    hop.on_seen("c1".into(), Sighting { routed: true, arrived: now, beat: 0 }, now);
     assert!(next_checks(&[hop], &"c1".into(), &BTreeSet::new(), now).is_empty());
 }
 

@@ -32,8 +32,7 @@ impl Service {
         if clock.is_doubted() {
             return self.drop_most(now, bounds.output_limit).await;
         }
-        let before =
-            |kept: Duration| Time(now.0.saturating_sub(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX)));
+        let before = |kept: Duration| now - kept;
         let mut over = Copies::new(self, Kept::Payload, before(bounds.payload_retention));
         while let Some(one) = over.next().await? {
             self.drop_payload(&one).await?;
@@ -127,9 +126,8 @@ fn say(clock: &Clock) {
     match clock.is_doubted() {
         true => tracing::warn!(
             %now, %latest,
-            "the clock is more than a day ahead of the latest time that the store has seen: nothing is deleted by it, \
-             and no pending job times out, until it has run for a day; if it is right, `meshctl controller \
-             confirm-clock` says so"
+            "the clock is more than a day ahead of the latest time that the store has seen: nothing is deleted by it \
+             until it has run for a day; if it is right, `meshctl controller confirm-clock` says so"
         ),
         false => tracing::info!(%now, "the clock is believed again"),
     }

@@ -43,7 +43,7 @@ impl From<Error> for OperationRefusal {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::Away(_) => OperationCode::StoreAway,
-            Error::Fenced(_) | Error::Expired(_) | Error::Unready(_) => OperationCode::OwnerAway,
+            Error::Fenced(_) | Error::Unready(_) => OperationCode::OwnerAway,
             Error::NoJob(_) | Error::NoInstance(_) | Error::NoGroup(_) | Error::NoDependency(_) => {
                 OperationCode::NotFound
             }

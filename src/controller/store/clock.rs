@@ -1,7 +1,5 @@
 //! What the store remembers of its own clock, in `meta`: whether something may be deleted by it is the core's decision.
 
-use std::time::Duration;
-
 use super::audit::Audit;
 use super::error::Error;
 use super::sql::{Sql, from_json, to_json};
@@ -31,7 +29,7 @@ impl Store {
     pub async fn clock(&self) -> Result<Clock, Error> {
         let set_back = self.set_back();
         self.read(move |sql| {
-            let now = earlier(sql.now(), set_back);
+            let now = sql.now() - set_back;
             Ok(Clock { now, record: record(sql)?.unwrap_or(ClockRecord::believed(now)) })
         })
         .await
@@ -41,7 +39,7 @@ impl Store {
     pub async fn look_at_clock(&self) -> Result<Clock, Error> {
         let set_back = self.set_back();
         let look = move |sql: &mut dyn Sql| {
-            let now = earlier(sql.now(), set_back);
+            let now = sql.now() - set_back;
             let before = record(sql)?;
             let after = before.map_or(ClockRecord::believed(now), |before| before.looked_at(now));
             let is_news = before.is_none_or(|before| after.is_news(&before));
@@ -64,7 +62,7 @@ impl Store {
         let set_back = self.set_back();
         self.write(move |sql| {
             audit.clone().insert(sql)?;
-            let now = earlier(sql.now(), set_back);
+            let now = sql.now() - set_back;
             let record = ClockRecord::believed(now);
             schema::set(sql, KEY, &to_json(&record))?;
             sql.announce();
@@ -74,18 +72,8 @@ impl Store {
     }
 }
 
-fn earlier(now: Time, by: Duration) -> Time {
-    Time(now.0.saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
-}
-
 fn record(sql: &mut dyn Sql) -> Result<Option<ClockRecord>, Error> {
     schema::get(sql, KEY)?.map(|text| from_json(&text)).transpose()
-}
-
-/// Whether nobody's time may be over by the transaction's clock.
-pub(super) fn is_doubted(sql: &mut dyn Sql) -> Result<bool, Error> {
-    let now = sql.now();
-    Ok(record(sql)?.is_some_and(|record| record.doubts(now)))
 }
 
 /// Begins to remember the clock of a store that has a history, by the latest time in it.

@@ -20,9 +20,6 @@ pub enum Error {
     /// The writer no longer owns what it writes to. It must stand down.
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    /// The writer could not renew its lease in time, and nobody has taken it. It writes again once it has renewed it.
-    #[error("the lease of {} has expired, until its next heartbeat", .0.owner)]
-    Expired(Fence),
     /// The job does not allow the transition.
     #[error("{0}")]
     Job(Refused),

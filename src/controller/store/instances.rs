@@ -5,8 +5,11 @@
 use std::collections::BTreeMap;
 
 use super::error::Error;
+use super::owners::Observed;
 use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
-use crate::controller::core::{Adjustment, Capacities, Instance, InstanceName, NodeType, Sighting, Time};
+use crate::controller::core::{
+    Adjustment, Capacities, Instance, InstanceName, NodeType, Sighting, SightingKey, Time,
+};
 
 /// A record of a node, with what only operators look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +36,10 @@ impl InstanceRecord {
 
 /// All instances, in order of registration.
 pub(super) fn load(sql: &mut dyn Sql) -> Result<Vec<InstanceRecord>, Error> {
-    let mut seen = sightings(sql)?;
+    let mut seen: BTreeMap<InstanceName, BTreeMap<_, _>> = BTreeMap::new();
+    for ((instance, observer), sighting) in sightings(sql)? {
+        seen.entry(instance).or_default().insert(observer, sighting);
+    }
     let rows = sql.query(
         "SELECT name, node_type, node_state, enabled, managed_by_policy, draining, capacity_adjustment, \
          cpu_capacity, mem_capacity, offer, signs, uuid, version, errors, health_due, health_failures, cpu, \
@@ -75,29 +81,32 @@ fn read(mut row: Row) -> Result<InstanceRecord, Error> {
     })
 }
 
-fn sightings(sql: &mut dyn Sql) -> Result<BTreeMap<InstanceName, BTreeMap<InstanceName, Sighting>>, Error> {
-    let mut seen: BTreeMap<InstanceName, BTreeMap<_, _>> = BTreeMap::new();
-    for mut row in sql.query("SELECT instance, observer, routed, at FROM seen", &[])? {
-        let by = seen.entry(row.take()?).or_default();
-        by.insert(row.take()?, Sighting { routed: row.take()?, arrived: row.take()? });
-    }
-    Ok(seen)
+/// Who sees which instance, and how.
+pub(super) fn sightings(sql: &mut dyn Sql) -> Result<Vec<(SightingKey, Sighting)>, Error> {
+    let read = |mut row: Row| {
+        let key = (row.take()?, row.take()?);
+        Ok((key, Sighting { routed: row.take()?, beat: row.take()?, arrived: row.take()? }))
+    };
+    let rows = sql.query("SELECT instance, observer, routed, beat, at FROM seen", &[])?;
+    rows.into_iter().map(read).collect()
 }
 
 /// Writes how one control node sees instances.
 pub(super) fn save_sightings(
     sql: &mut dyn Sql,
     observer: &InstanceName,
-    seen: &[(InstanceName, Sighting)],
+    seen: &[Observed],
 ) -> Result<(), Error> {
-    let row = |(instance, sighting): &(InstanceName, Sighting)| {
-        values![instance, observer, sighting.routed, sighting.arrived].to_vec()
+    let now = sql.now();
+    let row = |seen: &Observed| {
+        values![&seen.instance, observer, seen.reachable, now, i64::from(seen.again)].to_vec()
     };
     insert(
         sql,
-        "seen (instance, observer, routed, at)",
+        "seen (instance, observer, routed, at, beat)",
         seen.iter().map(row).collect(),
-        "ON CONFLICT (instance, observer) DO UPDATE SET routed = excluded.routed, at = excluded.at",
+        "ON CONFLICT (instance, observer) DO UPDATE SET routed = excluded.routed, \
+         at = CASE WHEN excluded.beat > 0 THEN excluded.at ELSE seen.at END, beat = seen.beat + excluded.beat",
     )
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{
-    Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, OutputEnd, Progress, Retry, Time,
+    Attempt, ChildId, Ending, Fence, GroupName, Job, JobId, Level, OutputEnd, Progress, Retry, Time, Wait,
 };
 use crate::controller::stream::RunSummary;
 
@@ -44,6 +44,16 @@ pub(super) struct StoredJob {
     pub(super) job: Job,
     pub(super) terms: Terms,
     pub(super) priority: i8,
+}
+
+impl StoredJob {
+    /// What it waits for by itself while it is pending, with the time by which that is known.
+    pub(super) fn waits(&self) -> impl Iterator<Item = ((JobId, Wait), Time)> {
+        let Self { job, terms, priority: _ } = self;
+        let timeout = terms.pending_timeout.map(|_| ((job.id, Wait::Timeout), job.pending_since));
+        let quota = job.quota.as_ref().map(|quota| ((job.id, Wait::Quota), quota.until));
+        timeout.into_iter().chain(quota)
+    }
 }
 
 /// Jobs that are not final, or whose last units are not released.

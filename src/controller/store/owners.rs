@@ -1,20 +1,19 @@
 //! Owners: leases and their epochs, heartbeats, who is lost, and takeover.
 //!
-//! All times are the store's clock, so no control node's own clock decides about another one. The core decides who is
-//! lost and who inherits; here that becomes one transaction.
+//! It reads and writes the rows by which control nodes see that others live, and compares them with what its caller has
+//! seen. The core decides who is lost and who inherits; here that becomes one transaction.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::error::Error;
 use super::instances;
 use super::jobs::{self, OPEN, StoredJob};
-use super::scene::Loadout;
+use super::scene::{Loadout, Waits};
 use super::sql::{Lock, Row, Sql, list, values};
 use super::{Store, holders, registry};
 use crate::controller::core::{
     AttemptNo, Evidence, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience,
-    Sighting, Time, heir, is_newly_lost, lost_attempts,
+    Sighting, SightingKey, heir, is_newly_lost, lost_attempts,
 };
 
 /// How a control node sees an instance.
@@ -22,10 +21,10 @@ use crate::controller::core::{
 pub struct Observed {
     /// The instance.
     pub instance: InstanceName,
-    /// There is a route to it.
-    pub routed: bool,
-    /// How long ago its latest advertisement arrived, by the observer's monotonic clock.
-    pub age: Duration,
+    /// It can be reached from there.
+    pub reachable: bool,
+    /// It was seen since the last report.
+    pub again: bool,
 }
 
 /// What was lost since it was last judged.
@@ -35,33 +34,23 @@ pub struct Losses {
     pub instances: Vec<InstanceName>,
     /// Attempts of the caller's jobs that count as lost now.
     pub attempts: Vec<(JobId, AttemptNo)>,
-    /// Control nodes whose lease has expired and which own jobs: take them over.
-    pub owners: Vec<InstanceName>,
 }
 
-/// What became of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It is still the writer's, even if it has expired.
-    Held,
-    /// Another control node took over its jobs, and nobody has it now.
-    TakenOver,
-    /// Another process has a newer one for the same node ID.
-    Replaced,
+/// What a heartbeat has seen, and what it has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// All leases as they were before.
+    pub leases: Vec<Lease>,
+    /// The caller's as it is now.
+    pub own: Lease,
+    /// Who sees which instance now.
+    pub sightings: Vec<(SightingKey, Sighting)>,
 }
 
 impl Store {
-    /// What became of the lease that a fence is from.
-    pub async fn standing(&self, by: Fence) -> Result<Standing, Error> {
-        self.read(move |sql| {
-            let now = sql.now();
-            Ok(match lease(sql, &by.owner)? {
-                Some(lease) if lease.fence() == by => Standing::Held,
-                Some(lease) if now < lease.expires => Standing::Replaced,
-                Some(_) | None => Standing::TakenOver,
-            })
-        })
-        .await
+    /// All leases.
+    pub async fn leases(&self) -> Result<Vec<Lease>, Error> {
+        self.read(leases).await
     }
 
     /// The control nodes that these jobs belong to; jobs that are unknown, or were never placed, are missing.
@@ -102,11 +91,10 @@ impl Store {
         self.write(move |sql| {
             sql.lock(Lock::Pass)?;
             let former = lease(sql, &node)?;
-            let lease = Lease::start(former.as_ref(), node.clone(), sql.now(), &times);
+            let lease = Lease::start(former.as_ref(), node.clone(), rand::random(), sql.now(), &times);
             save_lease(sql, &lease)?;
-            // With SQLite a former process may have had a clock that was ahead.
-            let now = sql.now();
-            sql.execute("UPDATE seen SET at = $1 WHERE at > $1", values![now])?;
+            // It has not looked yet.
+            sql.execute("UPDATE seen SET routed = 0 WHERE observer = $1", values![&node])?;
             let fence = lease.fence();
             hand_over(sql, &node, on_loss, |_, _| Ok(fence.clone()))?;
             sql.announce();
@@ -119,30 +107,26 @@ impl Store {
     ///
     /// # Errors
     /// The lease was taken: the caller must stand down.
-    pub async fn heartbeat(&self, by: Fence, times: LeaseTimes, seen: Vec<Observed>) -> Result<(), Error> {
+    pub async fn heartbeat(&self, by: Fence, times: LeaseTimes, seen: Vec<Observed>) -> Result<Beat, Error> {
         self.fenced_write(by, move |sql, by| {
             let now = sql.now();
-            let mut lease = lease(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
-            lease.renew(by, now, &times)?;
-            save_lease(sql, &lease)?;
-            let sighting = |seen: &Observed| {
-                let age = i64::try_from(seen.age.as_millis()).unwrap_or(i64::MAX);
-                let arrived = Time(now.0.saturating_sub(age));
-                (seen.instance.clone(), Sighting { routed: seen.routed, arrived })
-            };
-            let seen: Vec<_> = seen.iter().map(sighting).collect();
+            let mut own = lease(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
+            let leases = leases(sql)?;
+            own.renew(by, now, &times)?;
+            save_lease(sql, &own)?;
             instances::save_sightings(sql, &by.owner, &seen)?;
-            if absent(sql)?.iter().any(|name| seen.iter().any(|(seen, _)| seen == name)) {
+            if absent(sql)?.iter().any(|name| seen.iter().any(|seen| seen.instance == *name)) {
                 registry::change(sql, |registry| {
-                    for (name, sighting) in &seen {
-                        if let Ok(record) = registry.instance_mut(name) {
-                            record.instance.on_seen(by.owner.clone(), *sighting, now);
+                    for Observed { instance, reachable, again: _ } in &seen {
+                        if let Ok(record) = registry.instance_mut(instance) {
+                            let sighting = Sighting { routed: *reachable, beat: 0, arrived: now };
+                            record.instance.on_seen(by.owner.clone(), sighting, now);
                         }
                     }
                     Ok(())
                 })?;
             }
-            Ok(())
+            Ok(Beat { leases, own, sightings: instances::sightings(sql)? })
         })
         .await
     }
@@ -151,7 +135,7 @@ impl Store {
     /// those whose stream has told its final status.
     ///
     /// # Errors
-    /// The caller's lease was taken: it must stand down. Or it has expired, until it is renewed.
+    /// The caller's lease was taken: it must stand down.
     pub async fn judge_losses(
         &self,
         by: Fence,
@@ -163,38 +147,38 @@ impl Store {
             Ok(Losses {
                 instances: lose_instances(sql, &patience)?,
                 attempts: lose_attempts(sql, by, &patience, &said)?,
-                owners: expired(sql)?,
             })
         })
         .await
     }
 
-    /// Takes over the jobs of a lost control node, whose later writes are fenced. Each job gets the heir that the core
-    /// chooses, or the caller if no other is fit. Returns the jobs and their owners; none if the node is not lost.
+    /// Takes over the jobs of a control node whose lease has been like `lost` for too long, and whose later writes are
+    /// fenced. Each job gets the heir that the core chooses, or the caller if no other is fit. Returns the jobs and their
+    /// owners; none if the lease is another one now.
     ///
     /// # Errors
-    /// The caller's lease was taken: it must stand down. Or it has expired, until it is renewed.
+    /// The caller's lease was taken: it must stand down.
     pub async fn take_over(
         &self,
         by: Fence,
-        lost: InstanceName,
+        lost: Lease,
         on_loss: OnLoss,
     ) -> Result<Vec<(JobId, Fence)>, Error> {
         self.fenced_write(by, move |sql, by| {
             sql.lock(Lock::Pass)?;
             check(sql, by)?;
-            let Some(mut lease) = lease(sql, &lost)? else { return Ok(Vec::new()) };
-            if !lease.take_over(sql.now()) {
+            let Some(mut lease) = lease(sql, &lost.node)? else { return Ok(Vec::new()) };
+            if !lease.take_over(&lost, sql.now()) {
                 return Ok(Vec::new());
             }
             save_lease(sql, &lease)?;
-            let loadout = Loadout::load(sql)?;
+            let loadout = Loadout::load(sql, &Waits::default())?;
             let loads = Loads::sum(&loadout.instances, &loadout.groups, &loadout.claims);
-            hand_over(sql, &lost, on_loss, |sql, loaded| {
+            hand_over(sql, &lost.node, on_loss, |sql, loaded| {
                 let holders = holders::of(sql, loaded.job.id, holders::Kept::Payload)?;
                 let holders: Vec<_> = holders.into_iter().map(|(node, _)| node).collect();
                 let live = &loadout.live;
-                let heir = heir(&loaded.job, &holders, &loadout.instances, &loads, live, loadout.now);
+                let heir = heir(&loaded.job, &holders, &loadout.instances, &loads, live);
                 Ok(heir.unwrap_or_else(|| by.clone()))
             })
         })
@@ -225,8 +209,7 @@ fn hand_over(
 }
 
 fn lose_instances(sql: &mut dyn Sql, patience: &Patience) -> Result<Vec<InstanceName>, Error> {
-    let now = sql.now();
-    let is_lost = |record: &instances::InstanceRecord| is_newly_lost(&record.instance, patience, now);
+    let is_lost = |record: &instances::InstanceRecord| is_newly_lost(&record.instance, patience);
     if !instances::load(sql)?.iter().any(is_lost) {
         return Ok(Vec::new());
     }
@@ -252,7 +235,7 @@ fn lose_attempts(
     let condition = format!("{OPEN} AND job.controller_node = $1 AND job.epoch = $2");
     let mut lost = Vec::new();
     for loaded in jobs::load(sql, &condition, values![&by.owner, by.epoch], false)? {
-        let attempts = lost_attempts(&loaded.job, &instances, patience, now);
+        let attempts = lost_attempts(&loaded.job, &instances, patience);
         if attempts.is_empty() {
             continue;
         }
@@ -277,46 +260,43 @@ fn absent(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
     rows.into_iter().map(|mut row| row.take()).collect()
 }
 
-/// Control nodes whose lease has expired and which own jobs.
-fn expired(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
-    let query = format!(
-        "SELECT DISTINCT lease.node FROM lease JOIN job ON job.controller_node = lease.node \
-         WHERE lease.expires < $1 AND {OPEN} ORDER BY lease.node"
-    );
-    let now = sql.now();
-    sql.query(&query, values![now])?.into_iter().map(|mut row| row.take()).collect()
-}
+/// Selects leases that somebody holds.
+pub(super) const HELD: &str = "(lease.epoch & 4294967295) <> 0";
 
-/// The control nodes whose lease is valid.
+/// The control nodes that hold their lease.
 pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
-    let now = sql.now();
-    let rows = sql.query("SELECT node, epoch FROM lease WHERE expires > $1 ORDER BY node", values![now])?;
+    let rows = sql.query(&format!("SELECT node, epoch FROM lease WHERE {HELD} ORDER BY node"), &[])?;
     let read = |mut row: Row| Ok(Fence { owner: row.take()?, epoch: row.take()? });
     rows.into_iter().map(read).collect()
 }
 
-/// Checks that a lease is the writer's and valid.
+/// Checks that a lease is the writer's.
 pub(super) fn check(sql: &mut dyn Sql, by: &Fence) -> Result<(), Error> {
-    let now = sql.now();
-    match lease(sql, &by.owner)?.filter(|lease| lease.fence() == *by) {
-        None => Err(Error::fenced(by)),
-        Some(lease) if lease.is_expired(now) => Err(Error::Expired(by.clone())),
-        Some(_) => Ok(()),
-    }
+    let held = lease(sql, &by.owner)?.is_some_and(|lease| lease.fence() == *by);
+    if held { Ok(()) } else { Err(Error::fenced(by)) }
+}
+
+const COLUMNS: &str = "SELECT node, epoch, beat, expires FROM lease";
+
+fn leases(sql: &mut dyn Sql) -> Result<Vec<Lease>, Error> {
+    sql.query(&format!("{COLUMNS} ORDER BY node"), &[])?.into_iter().map(read_lease).collect()
 }
 
 fn lease(sql: &mut dyn Sql, node: &InstanceName) -> Result<Option<Lease>, Error> {
     let lock = sql.dialect().lock_row();
-    let query = format!("SELECT node, epoch, expires FROM lease WHERE node = $1{lock}");
-    let row = sql.query(&query, values![node])?.pop();
-    row.map(|mut row| Ok(Lease { node: row.take()?, epoch: row.take()?, expires: row.take()? })).transpose()
+    let row = sql.query(&format!("{COLUMNS} WHERE node = $1{lock}"), values![node])?.pop();
+    row.map(read_lease).transpose()
+}
+
+fn read_lease(mut row: Row) -> Result<Lease, Error> {
+    Ok(Lease { node: row.take()?, epoch: row.take()?, beat: row.take()?, expires: row.take()? })
 }
 
 fn save_lease(sql: &mut dyn Sql, lease: &Lease) -> Result<(), Error> {
     sql.execute(
-        "INSERT INTO lease (node, epoch, expires) VALUES ($1, $2, $3) \
-         ON CONFLICT (node) DO UPDATE SET epoch = excluded.epoch, expires = excluded.expires",
-        values![&lease.node, lease.epoch, lease.expires],
+        "INSERT INTO lease (node, epoch, beat, expires) VALUES ($1, $2, $3, $4) ON CONFLICT (node) \
+         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, expires = excluded.expires",
+        values![&lease.node, lease.epoch, lease.beat, lease.expires],
     )?;
     Ok(())
 }

@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 
 use super::error::Error;
 use super::jobs::{self, StoredJob};
-use super::scene::Loadout;
+use super::scene::{Loadout, Waits};
 use super::sql::{Lock, Sql, list, values};
 use super::{Store, owners, schema};
 use crate::controller::core::{ChildId, Decision, Fence, Job, JobId, Placement, pass};
 
-/// The limits of one pass, so that its transaction stays short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a pass goes by, and its limits, so that its transaction stays short.
+#[derive(Debug, Clone)]
 pub struct PassLimits {
     /// Jobs may only be sent over TLS.
     pub require_tls: bool,
+    /// How long jobs have waited.
+    pub waits: Waits,
     /// Jobs that may be placed or failed.
     pub changes: usize,
     /// Explanations that may change.
@@ -25,7 +27,7 @@ pub struct PassLimits {
 
 impl Default for PassLimits {
     fn default() -> Self {
-        Self { require_tls: false, changes: 200, explanations: 2000 }
+        Self { require_tls: false, waits: Waits::default(), changes: 200, explanations: 2000 }
     }
 }
 
@@ -48,7 +50,7 @@ impl Store {
     /// Makes a pass, unless another control node makes one.
     ///
     /// # Errors
-    /// The lease of the caller was taken: it must stand down. Or it has expired, until it is renewed.
+    /// The lease of the caller was taken: it must stand down.
     pub async fn pass(&self, by: Fence, limits: PassLimits) -> Result<Passed, Error> {
         self.fenced_write(by, move |sql, by| {
             if !sql.try_lock(Lock::Pass)? {
@@ -62,7 +64,7 @@ impl Store {
 }
 
 fn run(sql: &mut dyn Sql, limits: &PassLimits) -> Result<Passed, Error> {
-    let loadout = Loadout::load(sql)?;
+    let loadout = Loadout::load(sql, &limits.waits)?;
     let decisions = pass(&loadout.scene(limits.require_tls), &loadout.pending);
     let jobs: BTreeMap<JobId, &StoredJob> =
         loadout.jobs.iter().map(|loaded| (loaded.job.id, loaded)).collect();

@@ -214,7 +214,7 @@ impl Store {
     /// An operator declares a node dead: whatever ran there is over, and its payloads are lost. The record goes too.
     ///
     /// # Errors
-    /// There is no such instance, or it is a control node that renews its lease.
+    /// There is no such instance, or it is a control node that holds its lease.
     pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
             sql.lock(Lock::Pass)?;
@@ -222,8 +222,8 @@ impl Store {
             audit.clone().insert(sql)?;
             if owners::live(sql)?.iter().any(|lease| lease.owner == name) {
                 return Err(Error::Conflict(format!(
-                    "control node {name} lives: its lease is valid. If it has just died, ask again once \
-                     ownerlostafter has passed"
+                    "control node {name} lives: it has its lease. If it has just died, ask again once another \
+                     control node has watched that for ownerlostafter"
                 )));
             }
             let mut held = BTreeSet::new();
@@ -284,15 +284,15 @@ impl Store {
     /// left on them, and no pending job needs a payload of theirs.
     pub async fn remove_lost_control_nodes(&self) -> Result<Vec<InstanceName>, Error> {
         self.write(|sql| {
+            let held = owners::HELD;
             let query = format!(
                 "SELECT name FROM instance WHERE node_type = $1 AND node_state = $2 \
-                 AND NOT EXISTS (SELECT 1 FROM lease WHERE node = instance.name AND expires > $3) \
+                 AND NOT EXISTS (SELECT 1 FROM lease WHERE node = instance.name AND {held}) \
                  AND NOT EXISTS (SELECT 1 FROM job WHERE controller_node = instance.name AND {OPEN}) \
                  AND NOT EXISTS (SELECT 1 FROM holder JOIN job ON job.id = holder.job \
-                 WHERE holder.node = instance.name AND has = $4 AND state IN ('pending', 'waiting')) ORDER BY id"
+                 WHERE holder.node = instance.name AND has = $3 AND state IN ('pending', 'waiting')) ORDER BY id"
             );
-            let now = sql.now();
-            let values = values![NodeType::Control, NodeState::Unavailable, now, Kept::Payload.name()];
+            let values = values![NodeType::Control, NodeState::Unavailable, Kept::Payload.name()];
             remove_idle(sql, &query, values)
         })
         .await

@@ -1,15 +1,19 @@
 //! The state that a pass, an explanation and an overview are computed from, loaded at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::error::Error;
 use super::jobs::{self, StoredJob};
 use super::registry::{self, Registry};
 use super::sql::Sql;
-use super::{Store, clock, owners};
+use super::{Store, owners};
 use crate::controller::core::{
-    Attempt, Claim, Fence, Group, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
-    PendingJob, Scene, Silence, Time, explain, silence,
+    Attempt, Claim, Fence, Group, Hold, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
+    PendingJob, Scene, Silence, Time, Wait, WaitWatch, explain, silence,
 };
 use crate::controller::store::sql::values;
 use crate::rpc::report::controller::Explained;
@@ -23,23 +27,28 @@ pub(super) struct Loadout {
     pub(super) jobs: Vec<StoredJob>,
     pub(super) claims: Vec<Claim>,
     pub(super) pending: Vec<PendingJob>,
-    /// Owners whose lease is valid.
+    /// Owners that hold their lease.
     pub(super) live: Vec<Fence>,
     pub(super) paused: bool,
     pub(super) now: Time,
 }
 
+/// How long jobs have waited, as this process has seen it. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Waits {
+    /// Locked for the look of a pass.
+    pub watch: Arc<Mutex<WaitWatch>>,
+    /// The time of the process's own clock.
+    pub now: Time,
+}
+
 impl Loadout {
-    pub(super) fn load(sql: &mut dyn Sql) -> Result<Self, Error> {
+    pub(super) fn load(sql: &mut dyn Sql, waits: &Waits) -> Result<Self, Error> {
         let Registry { instances, groups } = Registry::load(sql)?;
         let mut jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
         jobs::load_words(sql, &mut jobs)?;
         let live = owners::live(sql)?;
-        let mut pending = pending(sql, &jobs, &live)?;
-        if clock::is_doubted(sql)? {
-            // Nobody has waited for too long by a clock that nobody believes.
-            pending.iter_mut().for_each(|job| job.pending_timeout = None);
-        }
+        let pending = pending(sql, &jobs, &live, waits)?;
         Ok(Self {
             instances: instances.into_iter().map(|record| record.instance).collect(),
             groups: groups.into_iter().map(|record| record.group).collect(),
@@ -64,8 +73,14 @@ impl Loadout {
     }
 }
 
-/// Pending jobs as a pass sees them. A holder whose lease has expired cannot own a job.
-fn pending(sql: &mut dyn Sql, jobs: &[StoredJob], live: &[Fence]) -> Result<Vec<PendingJob>, Error> {
+/// Pending jobs as a pass sees them. Who holds no lease cannot own a job.
+fn pending(
+    sql: &mut dyn Sql,
+    jobs: &[StoredJob],
+    live: &[Fence],
+    waits: &Waits,
+) -> Result<Vec<PendingJob>, Error> {
+    let now = sql.now();
     let live: BTreeSet<&InstanceName> = live.iter().map(|fence| &fence.owner).collect();
     let mut needs: BTreeMap<JobId, Vec<Need>> = BTreeMap::new();
     // What has succeeded holds nobody up.
@@ -91,6 +106,9 @@ fn pending(sql: &mut dyn Sql, jobs: &[StoredJob], live: &[Fence]) -> Result<Vec<
         }
     }
     let waiting = jobs.iter().filter(|loaded| loaded.job.state == JobState::Pending);
+    let mut watch = waits.watch.lock();
+    watch.note(waiting.clone().flat_map(StoredJob::waits), waits.now, Duration::MAX);
+    let waited = |key, row: Time| watch.unchanged_for(&key, &row, waits.now);
     Ok(waiting
         .map(|StoredJob { job, terms, priority }| PendingJob {
             id: job.id,
@@ -101,9 +119,14 @@ fn pending(sql: &mut dyn Sql, jobs: &[StoredJob], live: &[Fence]) -> Result<Vec<
             needs: needs.remove(&job.id).unwrap_or_default(),
             exclusive: job.exclusive.clone(),
             holders: holders.remove(&job.id).unwrap_or_default(),
-            since: job.pending_since,
+            since: now - waited((job.id, Wait::Timeout), job.pending_since),
             pending_timeout: terms.pending_timeout,
-            hold: job.hold(),
+            hold: match (job.hold(), &job.quota) {
+                (Some(Hold::Quota { words, until }), Some(quota)) => {
+                    Some(Hold::Quota { words, until: now + quota.left(waited((job.id, Wait::Quota), until)) })
+                }
+                (hold, _) => hold,
+            },
         })
         .collect())
 }
@@ -157,7 +180,7 @@ impl Store {
             let job = one(sql, id)?;
             let mut waits = None;
             if job.state == JobState::Pending {
-                let loadout = Loadout::load(sql)?;
+                let loadout = Loadout::load(sql, &Waits::default())?;
                 let pending = loadout.pending.iter().find(|job| job.id == id);
                 let scene = loadout.scene(require_tls);
                 waits = pending.map(|job| explain(&scene, &loadout.pending, job));

@@ -27,6 +27,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: bound_recaps },
     Step { min_reader: 1, apply: clock::begin },
     Step { min_reader: 1, apply: know_outputs },
+    Step { min_reader: 1, apply: count_signs_of_life },
 ];
 
 /// Brings the store up to date, under a lock.
@@ -151,6 +152,15 @@ fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
          ALTER TABLE attempt ADD COLUMN released_by TEXT; ALTER TABLE holder ADD COLUMN attempt BIGINT; \
          ALTER TABLE holder ADD COLUMN bytes BIGINT; ALTER TABLE holder ADD COLUMN complete BIGINT; \
          ALTER TABLE job ADD COLUMN output_lost TEXT",
+    )
+}
+
+/// Who lives raises a number, so that nobody has to compare a time with another one's clock. Programs of before do not, and
+/// go on writing times.
+fn count_signs_of_life(sql: &mut dyn Sql) -> Result<(), Error> {
+    sql.batch(
+        "ALTER TABLE lease ADD COLUMN beat BIGINT NOT NULL DEFAULT 0; \
+         ALTER TABLE seen ADD COLUMN beat BIGINT NOT NULL DEFAULT 0",
     )
 }
 

@@ -150,6 +150,11 @@ impl Registry {
         entries.map(child).collect()
     }
 
+    /// The units here whose IDs begin like this, also those that nobody is shown.
+    pub fn units_from(&self, start: &str) -> Vec<UnitId> {
+        start.parse().map(|start| self.units.ids_from(&start)).unwrap_or_default()
+    }
+
     /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it, and its pod stays.
     ///
     /// # Errors

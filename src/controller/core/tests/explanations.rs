@@ -52,7 +52,8 @@ fn every_failed_check_is_named_with_its_reason() {
     let told = alone(&all, &job);
     let failed: Vec<_> =
         told.checks.iter().filter(|check| !check.ok).map(|check| (&*check.check, &*check.detail)).collect();
-    let lost = "attempt 1 on e9 is lost and may still run: waiting until it is known to have ended";
+    let lost = "attempt 1 on e9 is lost and may still run: waiting until it is known to have ended; if it does not run: \
+                meshctl job confirm-lost 42 --attempt 1";
     let expected = [
         ("dependencies", "waiting for job 3"),
         ("exclusive", "waiting for job 7, which holds \"site\""),

@@ -84,7 +84,7 @@ fn small_cluster() -> World {
     instances
         .extend([3, 7, 7, 12].iter().enumerate().map(|(at, cap)| execution(&format!("e{}", at + 1), *cap)));
     for instance in &mut instances {
-        instance.seen.insert("h1".into(), Sighting { routed: true, arrived: START });
+        instance.seen.insert("h1".into(), Sighting { routed: true, arrived: START, beat: 0 });
     }
     instances[4].seen.remove("c2");
     let mut limited = group("b", &["e3", "h1"]);

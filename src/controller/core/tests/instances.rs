@@ -13,47 +13,94 @@ fn report(uuid: &str) -> HealthReport {
 }
 
 fn sighting(arrived: Time) -> Sighting {
-    Sighting { routed: true, arrived }
+    Sighting { routed: true, arrived, beat: 0 }
 }
 
-fn patience(lost_after: Duration) -> Patience {
-    Patience { started: Time(0), lost_after }
+/// Who has watched an instance as it is from START on judges it so many seconds later.
+fn patience(e1: &Instance, lost_after: Duration, after: u64) -> Patience {
+    Patience { sightings: watched(std::slice::from_ref(e1)), now: START + secs(after), lost_after }
 }
 
 #[test]
 fn the_table_of_loss() {
-    // A node last seen at 12:00:00 is lost right after the time of its type, not exactly at it.
-    let noon = Time(12 * 3_600_000);
-    for allowed in [secs(120), secs(180)] {
-        assert!(!patience(allowed).is_over(Some(noon), None, noon + allowed));
-        assert!(patience(allowed).is_over(Some(noon), None, noon + allowed + Duration::from_millis(1)));
+    // An instance is lost right after the time of its type, not exactly at it.
+    let e1 = execution("e1", 10);
+    for allowed in [120, 180] {
+        assert!(!patience(&e1, secs(allowed), allowed).is_over(&e1, None));
+        assert!(patience(&e1, secs(allowed), allowed + 1).is_over(&e1, None));
     }
 }
 
 #[test]
-fn nothing_is_lost_soon_after_a_start() {
-    let restarted = Patience { started: START, lost_after: secs(180) };
-    assert!(!restarted.is_over(None, None, START + secs(180)));
-    assert!(!restarted.is_over(Some(Time(0)), None, START + secs(180)));
-    assert!(restarted.is_over(None, None, START + secs(181)));
+fn no_step_of_the_stores_clock_loses_or_saves_an_instance() {
+    let hour = 3_600_000;
+    for step in [hour, -hour] {
+        let (mut seen, mut silent) = (execution("e1", 10), execution("e2", 10));
+        silent.seen.values_mut().for_each(|sighting| sighting.arrived = START);
+        let mut sightings = SightingWatch::default();
+        for at in (0..=600).step_by(10) {
+            let now = START + secs(at);
+            let sighting = seen.seen.get_mut("c2").unwrap();
+            (sighting.beat, sighting.arrived) = (sighting.beat + 1, Time(sighting.arrived.0 + step));
+            sightings.note(rows(&[seen.clone(), silent.clone()]), now, secs(20));
+            let patience = Patience { sightings: sightings.clone(), now, lost_after: secs(180) };
+            assert!(!patience.is_over(&seen, None));
+            assert_eq!(patience.is_over(&silent, None), at > 180, "after {at} s");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_soon_after_a_start_or_a_time_in_which_nobody_looked() {
+    let mut e1 = execution("e1", 10);
+    let old = e1.seen.values_mut().map(|sighting| sighting.arrived = Time(0)).count();
+    assert_eq!(old, 2);
+    assert!(!patience(&e1, secs(180), 180).is_over(&e1, None));
+    let mut unseen = e1.clone();
+    unseen.seen.clear();
+    assert!(!patience(&unseen, secs(180), 180).is_over(&unseen, None));
+    assert!(patience(&unseen, secs(180), 181).is_over(&unseen, None));
+    let mut sightings = watched(std::slice::from_ref(&e1));
+    sightings.note(rows(std::slice::from_ref(&e1)), START + secs(500), secs(20));
+    let patience = Patience { sightings, now: START + secs(680), lost_after: secs(180) };
+    assert!(!patience.is_over(&e1, None));
+}
+
+#[test]
+fn a_program_of_before_that_does_not_see_an_instance_keeps_it_not() {
+    let mut e1 = execution("e1", 10);
+    let mut sightings = SightingWatch::default();
+    for at in (0..=200).step_by(10) {
+        // It tells the same moment again and again, more or less.
+        e1.seen.get_mut("c1").unwrap().arrived = START + Duration::from_millis(at * 7 % 90);
+        sightings.note(rows(std::slice::from_ref(&e1)), START + secs(at), secs(20));
+    }
+    let judge = |e1: &Instance, sightings: &SightingWatch| {
+        let patience =
+            Patience { sightings: sightings.clone(), now: START + secs(200), lost_after: secs(180) };
+        patience.is_over(e1, None)
+    };
+    assert!(judge(&e1, &sightings));
+    e1.seen.get_mut("c1").unwrap().arrived = START + secs(200);
+    assert!(!judge(&e1, &sightings), "seen since the last look");
 }
 
 #[test]
 fn a_job_may_override_the_time_to_loss() {
-    let patience = patience(secs(180));
-    assert!(patience.is_over(Some(START), Some(secs(20)), START + secs(21)));
-    assert!(!patience.is_over(Some(START), Some(secs(600)), START + secs(500)));
+    let e1 = execution("e1", 10);
+    assert!(patience(&e1, secs(180), 21).is_over(&e1, Some(secs(20))));
+    assert!(!patience(&e1, secs(180), 500).is_over(&e1, Some(secs(600))));
 }
 
 #[test]
 fn any_control_node_that_sees_an_instance_keeps_it() {
-    let patience = patience(secs(180));
     let mut e1 = execution("e1", 10);
-    let late = START + secs(500);
-    assert!(is_newly_lost(&e1, &patience, late));
-    e1.on_seen("c2".into(), sighting(late), late);
-    assert!(!is_newly_lost(&e1, &patience, late));
-    assert!(e1.is_reachable_from(&"c2".into(), late) && !e1.is_reachable_from(&"c1".into(), late));
+    let patience = patience(&e1, secs(180), 500);
+    assert!(is_newly_lost(&e1, &patience));
+    e1.seen.get_mut("c2").unwrap().beat += 1;
+    assert!(!is_newly_lost(&e1, &patience));
+    e1.seen.get_mut("c1").unwrap().routed = false;
+    assert!(e1.is_reachable_from(&"c2".into()) && !e1.is_reachable_from(&"c1".into()));
 }
 
 #[test]
@@ -84,13 +131,12 @@ fn what_is_left_of_an_advertisement_brings_no_instance_back() {
     let mut hop = Instance::register("hop".into(), NodeType::Hop, true, START);
     let mut e1 = execution("e1", 10);
     let late = START + secs(600);
-    for gone in [sighting(START), Sighting { routed: false, ..sighting(late) }] {
-        hop.on_lost();
-        e1.on_lost();
-        hop.on_seen("c1".into(), gone, late);
-        e1.on_seen("c1".into(), gone, late);
-        assert_eq!((hop.node_state, e1.health_due), (NodeState::Unavailable, None), "{gone:?}");
-    }
+    let gone = Sighting { routed: false, ..sighting(late) };
+    hop.on_lost();
+    e1.on_lost();
+    hop.on_seen("c1".into(), gone, late);
+    e1.on_seen("c1".into(), gone, late);
+    assert_eq!((hop.node_state, e1.health_due), (NodeState::Unavailable, None));
 }
 
 #[test]

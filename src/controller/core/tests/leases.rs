@@ -4,45 +4,213 @@ use super::*;
 
 const TIMES: LeaseTimes = LeaseTimes { heartbeat: secs(10), owner_lost_after: secs(30) };
 
-#[test]
-fn a_lease_that_was_taken_over_cannot_be_renewed() {
-    let mut lease = Lease::start(None, "c1".into(), START, &TIMES);
-    let mine = lease.fence();
-    assert_eq!(lease.renew(&mine, START + secs(25), &TIMES), Ok(()));
-    assert!(!lease.take_over(START + secs(55)), "not while it holds");
-    assert!(lease.take_over(START + secs(56)));
-    assert_eq!(lease.renew(&mine, START + secs(57), &TIMES), Err(Fenced(mine.clone())));
-    let again = Lease::start(Some(&lease), "c1".into(), START + secs(60), &TIMES);
-    assert!(again.epoch > lease.epoch && lease.epoch > mine.epoch);
+const HOUR: Duration = secs(3600);
+
+/// The store, with a clock that is set at will, and the clocks of the control nodes, which are not.
+struct Store {
+    leases: Vec<Lease>,
+    clock: Time,
+    random: u32,
+}
+
+impl Store {
+    fn new() -> Self {
+        Self { leases: Vec::new(), clock: START, random: 0 }
+    }
+
+    fn start(&mut self, node: &str) -> Fence {
+        self.random = self.random.wrapping_add(0x9e37_79b9);
+        let former = self.leases.iter().find(|lease| lease.node == named(node)).cloned();
+        self.leases.retain(|lease| lease.node != named(node));
+        let lease = Lease::start(former.as_ref(), node.into(), self.random, self.clock, &TIMES);
+        self.leases.push(lease.clone());
+        lease.fence()
+    }
+
+    fn lease(&mut self, node: &str) -> &mut Lease {
+        self.leases.iter_mut().find(|lease| lease.node == named(node)).expect("it has started")
+    }
+
+    fn beat(&mut self, fence: &Fence) -> Result<(), Fenced> {
+        let now = self.clock;
+        self.lease(fence.owner.as_str()).renew(fence, now, &TIMES)
+    }
+
+    fn take_over(&mut self, lost: &Lease) -> bool {
+        let now = self.clock;
+        self.lease(lost.node.as_str()).take_over(lost, now)
+    }
+}
+
+/// Looks every ten seconds from one moment to another, and returns those that are lost at the last look.
+fn watch(watch: &mut LeaseWatch, store: &mut Store, from: u64, to: u64, beating: &[&Fence]) -> Vec<Lease> {
+    for at in (from..=to).step_by(10) {
+        beating.iter().for_each(|fence| store.beat(fence).unwrap());
+        assert!(!watch.note(store.leases.clone(), START + secs(at), &TIMES));
+    }
+    watch.lost(START + secs(to), &TIMES)
 }
 
 #[test]
-fn a_late_renewal_counts_while_nobody_took_over() {
-    let mut lease = Lease::start(None, "c1".into(), START, &TIMES);
-    let mine = lease.fence();
-    assert!(lease.is_expired(START + secs(40)));
-    assert_eq!(lease.renew(&mine, START + secs(40), &TIMES), Ok(()));
-    assert!(!lease.take_over(START + secs(41)));
+fn no_step_of_the_stores_clock_loses_or_saves_a_control_node() {
+    for step in [HOUR.as_millis() as i64, -(HOUR.as_millis() as i64)] {
+        let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+        let (c1, _c2) = (store.start("c1"), store.start("c2"));
+        for at in (0..600).step_by(10) {
+            store.clock = Time(store.clock.0 + step);
+            store.beat(&c1).unwrap();
+            assert!(!seen.note(store.leases.clone(), START + secs(at), &TIMES));
+            let lost: Vec<_> =
+                seen.lost(START + secs(at), &TIMES).into_iter().map(|lease| lease.node).collect();
+            assert_eq!(lost, if at > 30 { vec![named("c2")] } else { vec![] }, "after {at} s");
+        }
+    }
+}
+
+#[test]
+fn who_has_just_started_to_watch_takes_over_nobody() {
+    let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+    store.start("c1");
+    store.clock = store.clock + HOUR;
+    assert_eq!(watch(&mut seen, &mut store, 0, 30, &[]), []);
+    assert_eq!(watch(&mut seen, &mut store, 40, 40, &[]).len(), 1);
+}
+
+#[test]
+fn who_could_not_look_has_seen_nobody_be_silent() {
+    let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+    store.start("c1");
+    watch(&mut seen, &mut store, 0, 20, &[]);
+    // The store was away from all for longer than that.
+    assert_eq!(watch(&mut seen, &mut store, 100, 130, &[]), []);
+    assert_eq!(watch(&mut seen, &mut store, 140, 140, &[]).len(), 1);
+    seen.interrupt();
+    assert_eq!(watch(&mut seen, &mut store, 150, 180, &[]), [], "one look had failed");
+    assert_eq!(watch(&mut seen, &mut store, 190, 190, &[]).len(), 1);
+}
+
+#[test]
+fn a_lease_that_was_taken_over_cannot_be_renewed_and_is_taken_over_once() {
+    let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+    let mine = store.start("c1");
+    let lost = watch(&mut seen, &mut store, 0, 40, &[]).remove(0);
+    store.beat(&mine).unwrap();
+    assert!(!store.take_over(&lost), "it has been renewed since");
+    assert_eq!(watch(&mut seen, &mut store, 50, 80, &[]), []);
+    let lost = watch(&mut seen, &mut store, 90, 90, &[]).remove(0);
+    assert!(store.take_over(&lost) && !store.take_over(&lost));
+    assert!(!store.lease("c1").is_held());
+    assert_eq!(store.beat(&mine), Err(Fenced(mine.clone())));
+    assert_eq!(watch(&mut seen, &mut store, 100, 190, &[]), [], "nobody has it");
+    let again = store.start("c1");
+    assert!(again.epoch > mine.epoch && store.lease("c1").is_held());
 }
 
 #[test]
 fn of_two_processes_with_one_name_the_later_one_wins() {
-    let first = Lease::start(None, "c1".into(), START, &TIMES);
-    let mut second = Lease::start(Some(&first), "c1".into(), START + secs(1), &TIMES);
-    assert!(second.renew(&first.fence(), START + secs(2), &TIMES).is_err());
+    let mut store = Store::new();
+    let (first, second) = (store.start("c1"), store.start("c1"));
+    assert!(store.beat(&first).is_err() && store.beat(&second).is_ok());
     let mut job = Job::new(JobId(1), JobKind::Job, 2, START);
     place(&mut job, "c1", "e1");
-    job.fence = Some(second.fence());
-    assert!(job.driven_by(&first.fence()).is_err() && job.driven_by(&second.fence()).is_ok());
+    job.fence = Some(second.clone());
+    assert!(job.driven_by(&first).is_err() && job.driven_by(&second).is_ok());
+}
+
+#[test]
+fn an_epoch_that_is_issued_again_fences_as_well() {
+    let mut store = Store::new();
+    store.start("c1");
+    let before = store.leases.clone();
+    let lost = store.start("c1");
+    // The database fails over to one that has not got the last commit.
+    store.leases = before;
+    let again = store.start("c1");
+    assert_ne!(again, lost);
+    assert!(store.beat(&lost).is_err() && store.beat(&again).is_ok());
+}
+
+#[test]
+fn a_store_that_lost_its_last_commits_is_noticed_and_watched_anew() {
+    let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+    let (c1, _silent) = (store.start("c1"), store.start("c2"));
+    watch(&mut seen, &mut store, 0, 20, &[&c1]);
+    let before = store.leases.clone();
+    // The last thing that was written: the observer's own heartbeat.
+    store.beat(&c1).unwrap();
+    seen.renewed(store.lease("c1").clone(), START + secs(20));
+    store.leases = before;
+    assert!(seen.note(store.leases.clone(), START + secs(30), &TIMES));
+    assert_eq!(watch(&mut seen, &mut store, 40, 60, &[&c1]), [], "c2 may have beaten meanwhile");
+    assert_eq!(watch(&mut seen, &mut store, 70, 70, &[&c1]).len(), 1);
+    // An epoch that went back.
+    let before = store.leases.clone();
+    store.start("c2");
+    assert!(!seen.note(store.leases.clone(), START + secs(80), &TIMES));
+    assert!(seen.note(before, START + secs(90), &TIMES));
+}
+
+#[test]
+fn programs_of_before_are_seen_to_live_and_take_over() {
+    let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
+    let new = store.start("c1");
+    // Theirs count by one, and renew the time alone.
+    store.leases.push(Lease { node: "c2".into(), epoch: Epoch(7), beat: 0, expires: START });
+    for at in (0..200).step_by(10) {
+        store.clock = store.clock + secs(10);
+        store.beat(&new).unwrap();
+        store.lease("c2").expires = store.clock + secs(30);
+        assert!(!seen.note(store.leases.clone(), START + secs(at), &TIMES));
+        assert_eq!(seen.lost(START + secs(at), &TIMES), []);
+    }
+    let lost = watch(&mut seen, &mut store, 200, 240, &[&new]).remove(0);
+    assert!(store.take_over(&lost) && !store.lease("c2").is_held());
+    let again = Epoch(store.lease("c2").epoch.0 + 1);
+    store.lease("c2").epoch = again;
+    assert!(store.lease("c2").is_held());
+    // One of them takes over, which no holder of today can tell from a start.
+    store.lease("c1").epoch.0 += 1;
+    assert!(store.beat(&new).is_err());
+    let mut mine = LeaseWatch::default();
+    let standing = |mine: &mut LeaseWatch, store: &Store, at: u64| {
+        mine.note(store.leases.clone(), START + secs(at), &TIMES);
+        mine.standing(&new, START + secs(at), &TIMES)
+    };
+    for at in [300, 310, 320, 330] {
+        assert_eq!(standing(&mut mine, &store, at), Standing::Unclear);
+    }
+    assert_eq!(standing(&mut mine, &store, 340), Standing::Free);
+}
+
+#[test]
+fn a_fenced_holder_learns_who_has_its_lease() {
+    let mut store = Store::new();
+    let mine = store.start("c1");
+    let after = |store: &Store, at: u64, seen: &mut LeaseWatch| {
+        seen.note(store.leases.clone(), START + secs(at), &TIMES);
+        seen.standing(&mine, START + secs(at), &TIMES)
+    };
+    assert_eq!(after(&store, 0, &mut LeaseWatch::default()), Standing::Held);
+    let seen = store.lease("c1").clone();
+    assert!(store.take_over(&seen));
+    assert_eq!(after(&store, 0, &mut LeaseWatch::default()), Standing::Free);
+    let other = store.start("c1");
+    let mut watch = LeaseWatch::default();
+    assert_eq!(after(&store, 0, &mut watch), Standing::Unclear);
+    store.beat(&other).unwrap();
+    assert_eq!(after(&store, 1, &mut watch), Standing::Replaced, "it lives");
+    store.leases.clear();
+    assert_eq!(after(&store, 2, &mut LeaseWatch::default()), Standing::Free);
+    // One from before its own start: nobody can have taken that since.
+    store.leases.push(Lease { node: "c1".into(), epoch: Epoch(5), beat: 0, expires: START });
+    assert_eq!(after(&store, 3, &mut LeaseWatch::default()), Standing::Free);
 }
 
 #[test]
 fn a_node_stops_acting_before_others_may_take_over() {
     let tenure = Tenure { renewed: START };
-    let lease = Lease::start(None, "c1".into(), START, &TIMES);
     assert!(tenure.may_act(START + secs(19), &TIMES));
     assert!(!tenure.may_act(START + secs(20), &TIMES));
-    assert!(!lease.is_expired(START + secs(20)));
 }
 
 fn place(job: &mut Job, owner: &str, node: &str) -> AttemptNo {
@@ -132,7 +300,7 @@ fn the_heir_reaches_the_instance_then_holds_the_payload_then_has_room() {
     let chosen = |job: &Job, instances: &[Instance], holders: &[&str], live: &[Fence]| {
         let holders: Vec<_> = holders.iter().map(|name| named(name)).collect();
         let loads = Loads::sum(instances, &[], &[]);
-        heir(job, &holders, instances, &loads, live, START).map(|fence| fence.owner.to_string())
+        heir(job, &holders, instances, &loads, live).map(|fence| fence.owner.to_string())
     };
     assert_eq!(chosen(&job, &instances, &["c3"], &live).as_deref(), Some("c2"), "only c2 sees e1");
     let unplaced = Job::new(JobId(2), JobKind::Job, 2, START);

@@ -308,7 +308,9 @@ fn a_quota_refusal_backs_off_and_costs_no_retry() {
         mine(&mut job).on_ended(n, &refused, now).unwrap();
         let Some(Hold::Quota { until, words }) = job.hold() else { panic!("{job:?}") };
         assert_eq!((job.state, words.as_str()), (JobState::Pending, "exceeded quota: pods"));
-        assert!(job.place(&placement, child_id(job.id, AttemptNo(9)), fence(ME, 1), now).is_err());
+        let quota = job.quota.as_ref().unwrap();
+        let left = quota.left(secs(10)).as_millis();
+        assert_eq!(left, (until.since(now) - secs(10)).as_millis());
         delays.push(until.since(now).as_secs());
         now = until;
     }
@@ -402,28 +404,26 @@ fn attempts_are_told_in_their_order_also_if_the_pass_began_before_the_former_one
 fn a_lost_attempt_is_found_by_the_silence_of_its_node() {
     let mut job = job();
     run(&mut job, "e1");
-    let patience = Patience { started: Time(0), lost_after: secs(180) };
     let instances = [execution("e1", 9)];
-    let at = |job: &Job, after| lost_attempts(job, &instances, &patience, START + secs(after));
+    let patience =
+        |after| Patience { sightings: watched(&instances), now: START + secs(after), lost_after: secs(180) };
+    let at = |job: &Job, after| lost_attempts(job, &instances, &patience(after));
     assert_eq!(at(&job, 180), []);
     assert_eq!(at(&job, 181), [AttemptNo(1)]);
     job.lost_after = Some(secs(20));
     assert_eq!(at(&job, 21), [AttemptNo(1)]);
-    assert_eq!(
-        lost_attempts(&job, &[], &patience, START),
-        [AttemptNo(1)],
-        "its node is not registered any more"
-    );
+    assert_eq!(lost_attempts(&job, &[], &patience(0)), [AttemptNo(1)], "its node is not registered any more");
 }
 
 #[test]
 fn the_silence_of_its_node_is_told_before_and_after_it_is_lost() {
     let mut job = Job { retry: Retry { max: 1, ..Retry::default() }, ..job() };
     let first = run(&mut job, "e1");
-    let patience = Patience { started: Time(0), lost_after: secs(180) };
     let mut e1 = execution("e1", 9);
     let at = |job: &Job, e1: &Instance, after| {
-        silence(job, std::slice::from_ref(e1), &patience, START + secs(after))
+        let e1 = std::slice::from_ref(e1);
+        let now = START + secs(after);
+        silence(job, e1, &Patience { sightings: watched(e1), now, lost_after: secs(180) }, now)
     };
     assert_eq!(at(&job, &e1, 60), None);
     e1.seen.values_mut().for_each(|sighting| sighting.routed = false);

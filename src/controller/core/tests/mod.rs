@@ -39,7 +39,7 @@ fn instance(name: &str, node_type: NodeType, capacity: u32) -> Instance {
     instance.capacities = Capacities { cpu: capacity, mem: capacity };
     instance.offer = Offer { runner: node_type.executes(), secure: false, tls: false };
     for observer in ["c1", "c2"] {
-        instance.seen.insert(observer.into(), Sighting { routed: true, arrived: START });
+        instance.seen.insert(observer.into(), Sighting { routed: true, arrived: START, beat: 0 });
     }
     instance
 }
@@ -96,6 +96,24 @@ fn claim(job: i64, owner: &str, node: &str, group: &str, impact: u32) -> Claim {
 
 fn scene<'a>(instances: &'a [Instance], groups: &'a [Group], claims: &'a [Claim]) -> Scene<'a> {
     Scene { instances, groups, claims, require_tls: false, paused: false, now: START }
+}
+
+/// The sightings of instances, as rows.
+fn rows(instances: &[Instance]) -> Vec<(SightingKey, Sighting)> {
+    let of = |one: &Instance| {
+        let key = |(observer, sighting): (&InstanceName, &Sighting)| {
+            ((one.name.clone(), observer.clone()), *sighting)
+        };
+        one.seen.iter().map(key).collect::<Vec<_>>()
+    };
+    instances.iter().flat_map(of).collect()
+}
+
+/// Whose watch began at START, and who has seen no change since.
+fn watched(instances: &[Instance]) -> SightingWatch {
+    let mut watch = SightingWatch::default();
+    watch.note(rows(instances), START, Duration::MAX);
+    watch
 }
 
 fn child_id(job: JobId, attempt: AttemptNo) -> ChildId {

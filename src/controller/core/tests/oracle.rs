@@ -111,11 +111,7 @@ impl<'a> Taken<'a> {
             }
             let local = node.node_type == NodeType::Hybrid && job.holders.contains(&node.name);
             let remote = |owner: &&&Instance| {
-                let fresh = node
-                    .seen
-                    .get(&owner.name)
-                    .is_some_and(|s| s.routed && self.scene.now.0 - s.arrived.0 <= 150_000);
-                fresh
+                node.seen.get(&owner.name).is_some_and(|s| s.routed)
                     && node.offer.runner
                     && (node.offer.tls || !self.scene.require_tls)
                     && (owner.signs || !node.offer.secure)

@@ -74,7 +74,7 @@ impl Simulation {
             })
             .collect();
         for instance in &mut instances {
-            let sighting = Sighting { routed: true, arrived: START };
+            let sighting = Sighting { routed: true, arrived: START, beat: 0 };
             instance.seen = controls.iter().map(|control| (named(control), sighting)).collect();
         }
         let mut events = BinaryHeap::new();
@@ -191,9 +191,8 @@ impl Simulation {
 
     fn pass(&mut self) {
         for (at, instance) in self.instances.iter_mut().enumerate() {
-            if !self.cut.contains(&at) {
-                instance.seen.values_mut().for_each(|sighting| sighting.arrived = self.now);
-            }
+            let is_seen = !self.cut.contains(&at);
+            instance.seen.values_mut().for_each(|sighting| sighting.routed = is_seen);
         }
         let claims: Vec<Claim> = self.active.iter().flat_map(|&job| self.jobs[job].claims()).collect();
         let scene = Scene { now: self.now, ..scene(&self.instances, &self.groups, &claims) };

@@ -76,9 +76,8 @@ impl World {
 
     pub(super) fn pass(&mut self) {
         for instance in &mut self.instances {
-            if !self.cut.contains(&instance.name) {
-                instance.seen.values_mut().for_each(|sighting| sighting.arrived = self.now);
-            }
+            let is_seen = !self.cut.contains(&instance.name);
+            instance.seen.values_mut().for_each(|sighting| sighting.routed = is_seen);
         }
         let (claims, pending) = (self.claims(), self.pending());
         let now = self.now;

@@ -87,22 +87,23 @@ fn a_node_is_seen_while_it_is_routed_and_advertises() {
     let (own, start) = (InstanceName::from("own"), Instant::now());
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut sightings = Sightings::default();
-    let age = |sightings: &Sightings, now| {
-        let seen = sightings.report(&own, now);
-        let e = seen.iter().find(|seen| seen.instance.as_str() == "e").unwrap();
-        (e.routed, e.age.as_secs())
+    let mut look = |nodes: &[NodeView], seconds: u64, is_reported: bool| {
+        sightings.note(nodes, at(seconds), 1);
+        let seen = sightings.report(&own).into_iter().find(|seen| seen.instance.as_str() == "e").unwrap();
+        if is_reported {
+            sightings.on_reported(at(seconds));
+        }
+        (seen.reachable, seen.again)
     };
-    let mut e = node("e", &[]);
-    sightings.note(std::slice::from_ref(&e), at(0), 1);
-    sightings.note(std::slice::from_ref(&e), at(100), 1);
-    assert_eq!(age(&sightings, at(100)), (true, 0));
-    sightings.note(&[], at(110), 1);
-    assert_eq!(age(&sightings, at(130)), (false, 20), "it was there until the look that missed it");
-    sightings.note(&[], at(140), 1);
-    assert_eq!(age(&sightings, at(140)), (false, 30));
-    sightings.note(std::slice::from_ref(&e), at(200), 1);
-    assert_eq!(age(&sightings, at(200)), (true, 90), "its advertisement is too old to count");
-    e.advertised = Some(2);
-    sightings.note(std::slice::from_ref(&e), at(201), 1);
-    assert_eq!(age(&sightings, at(201)), (true, 0));
+    let mut e = [node("e", &[])];
+    assert_eq!(look(&e, 0, true), (true, true));
+    assert_eq!(look(&e, 100, true), (true, true));
+    assert_eq!(look(&[], 110, true), (false, true), "it was there until the look that missed it");
+    assert_eq!(look(&[], 140, true), (false, false));
+    assert_eq!(look(&e, 200, true), (false, false), "its advertisement is too old to count");
+    e[0].advertised = Some(2);
+    assert_eq!(look(&e, 201, false), (true, true));
+    look(&[], 202, false);
+    assert_eq!(look(&[], 300, true), (false, true), "the store did not learn it before");
+    assert_eq!(look(&[], 310, true), (false, false));
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -190,8 +189,8 @@ impl<'a> Owner<'a> {
         let instances = self.site.instances();
         let seen = |one: &InstanceRecord| Observed {
             instance: one.instance.name.clone(),
-            routed: true,
-            age: Duration::ZERO,
+            reachable: true,
+            again: true,
         };
         let seen = instances.iter().map(seen).collect();
         let beat = self.site.driver().store.heartbeat(self.fence.clone(), LeaseTimes::default(), seen);

@@ -519,6 +519,12 @@ impl Children for FakeChildren {
         Box::pin(async move { is_taken })
     }
 
+    fn of_job(&self, child: &ChildId) -> Vec<ChildId> {
+        let all: Vec<_> =
+            self.fabric.look(|units| units.local.keys().filter_map(|unit| ChildId::parse(unit)).collect());
+        all.into_iter().filter(|other| other.job == child.job).collect()
+    }
+
     fn release(&self, unit: String, _leftovers: Leftovers) -> Doing<'_, bool> {
         if self.fabric.look(|units| units.keeps_released) {
             return Box::pin(async { false });

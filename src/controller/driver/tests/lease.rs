@@ -1,4 +1,4 @@
-//! The lease of a control node that is busy.
+//! The lease of a control node that is busy, and what clocks and lost commits of the store do to leases.
 
 use std::sync::mpsc;
 
@@ -13,8 +13,9 @@ fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
     let mut site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({}));
     site.running(job);
+    let before = site.run(site.driver().store.leases()).unwrap()[0].beat;
     site.kill();
-    let passed = site.boot_while(async |driver| {
+    let beat = site.boot_while(async |driver| {
         // Its disk hangs for longer than a lease lasts.
         let (hanging, end) = mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || end.recv());
@@ -24,11 +25,11 @@ fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
             driver.store.remove_drained().await.unwrap();
         }
         assert_eq!(driver.job_of(&unit), None, "no unit follows its job yet");
-        let passed = driver.store.pass(driver.fence(), PassLimits::default()).await;
+        // Reads wait behind what hangs.
         drop(hanging);
-        passed
+        driver.store.leases().await.unwrap()[0].beat
     });
-    assert!(passed.is_ok(), "{passed:?}");
+    assert!(beat >= before + 5, "{before}, {beat}");
     assert_eq!(site.driver().job_of(&unit), Some(job));
 }
 
@@ -59,4 +60,87 @@ fn heartbeats_come_between_the_passes_of_a_long_queue() {
     site.settle_until("the next one", || failed() > most);
     assert!(renewed() > before, "after a heartbeat");
     assert_eq!(failed(), all);
+}
+
+/// The other control node beats as often as it should.
+fn pass_beating(site: &Site, other: &Owner<'_>, span: u64) {
+    for _ in 0..span / 10 {
+        other.beat();
+        site.pass(seconds(10));
+    }
+}
+
+#[test]
+fn a_step_of_the_stores_clock_decides_nothing_about_another_control_node() {
+    let site = Site::ready(&["e1"]);
+    let other = Owner::start(&site);
+    let job = other.submit("theirs");
+    let child = other.placed(job);
+    site.fabric.run(&child, "e1");
+    other.accept(job);
+    let owner = || site.job(job).row.controller_node.unwrap().to_string();
+    pass_beating(&site, &other, 60);
+    for step in ["- 3600000", "- 3600000", "+ 7200000"] {
+        other.beat();
+        site.sql(&format!("UPDATE lease SET expires = expires {step}"));
+        site.pass(seconds(10));
+        assert_eq!(owner(), elsewhere::OTHER, "{step}");
+    }
+    site.sql("UPDATE lease SET expires = expires + 3600000");
+    let passed = site.until("it to be taken over", || owner() == OWN);
+    assert!(passed <= seconds(60), "a clock that went back saves nobody who is lost: {passed:?}");
+}
+
+#[test]
+fn a_control_node_that_has_just_started_watches_before_it_takes_over() {
+    let mut site = Site::ready(&["e1"]);
+    let job = {
+        let other = Owner::start(&site);
+        let job = other.submit("theirs");
+        other.placed(job);
+        job
+    };
+    site.kill();
+    site.sql("UPDATE lease SET expires = 1");
+    site.boot();
+    site.pass(seconds(25));
+    let owner = || site.job(job).row.controller_node.unwrap().to_string();
+    assert_eq!(owner(), elsewhere::OTHER);
+    site.until("it to be taken over", || owner() == OWN);
+}
+
+#[test]
+fn a_store_that_lost_its_last_commits_is_written_under_a_new_fence() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    let before = site.driver().fence();
+    site.sql("UPDATE lease SET beat = beat - 2");
+    site.until("a new fence", || site.driver().fence() != before);
+    site.pass(seconds(30));
+    site.fabric.write(&child, &streams::whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 1));
+    assert_eq!(site.output(&unit), streams::whole(2, "successful"));
+}
+
+#[test]
+fn what_runs_is_not_sent_again_by_a_store_that_lost_that_it_was_placed() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    site.running(job);
+    site.fabric.change(|units| units.keeps_released = true);
+    site.sql(
+        "DELETE FROM attempt; UPDATE job SET state = 'pending', attempt = 0, epoch = 0, controller_node = NULL, \
+         execution_node = NULL, placed = NULL, started = NULL; UPDATE lease SET beat = beat - 2",
+    );
+    let started =
+        || site.fabric.look(|units| units.started.iter().filter(|unit| unit.contains("n1a")).count());
+    site.until("it to be placed again", || site.state(job) == JobState::Waiting);
+    site.pass(seconds(120));
+    assert_eq!((started(), site.state(job)), (1, JobState::Waiting));
+    // Its node says that it has ended, and nothing is left of it.
+    site.fabric.change(|units| units.keeps_released = false);
+    site.until("it to run again", || started() == 2);
 }

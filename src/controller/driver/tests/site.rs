@@ -154,6 +154,12 @@ impl Site {
         &self.process().driver
     }
 
+    /// Somebody else changes rows of the store, and nothing else happens.
+    pub(super) fn sql(&self, statement: &str) {
+        let store = rusqlite::Connection::open(self.directory.path().join("store.db")).unwrap();
+        store.execute_batch(statement).unwrap();
+    }
+
     pub(super) fn service(&self) -> &Service {
         &self.process().service
     }

@@ -6,7 +6,7 @@ use crate::controller::store::schema::STEPS;
 
 both![
     a_clock_far_ahead_is_doubted_until_an_operator_confirms_it,
-    nobody_times_out_by_a_clock_that_is_doubted,
+    a_step_of_the_clock_times_out_nobody,
     the_history_of_a_store_of_before_says_what_time_it_was,
 ];
 
@@ -40,19 +40,25 @@ async fn a_clock_far_ahead_is_doubted_until_an_operator_confirms_it(site: Site) 
     assert_eq!(store.audit(1).await.unwrap()[0].1.op, "clock.confirm");
 }
 
-async fn nobody_times_out_by_a_clock_that_is_doubted(site: Site) {
+async fn a_step_of_the_clock_times_out_nobody(site: Site) {
     let (store, c1) = site.ready().await;
     store.set_paused(audit("pause"), true).await.unwrap();
     let mut new = submission("u1");
     new.terms.pending_timeout = Some(Duration::from_secs(3600));
     let id = store.submit(new, 9).await.unwrap().id();
-    sql(&store, "UPDATE job SET pending_since = pending_since - 100000000000").await;
-    age(&store, 1200).await;
-    place(&store, &c1).await;
-    assert_eq!(store.job(id).await.unwrap().state, JobState::Pending);
-    store.confirm_clock(audit("clock.confirm")).await.unwrap();
-    place(&store, &c1).await;
-    assert_eq!(store.job(id).await.unwrap().state, JobState::Failed);
+    let mut waits = Waits::default();
+    let mut state_at = async |seconds: i64| {
+        waits.now = Time(seconds * 1000);
+        store.pass(c1.clone(), PassLimits { waits: waits.clone(), ..PassLimits::default() }).await.unwrap();
+        store.job(id).await.unwrap().state
+    };
+    for (at, step) in [(0, "- 100000000000"), (10, "- 3600000"), (20, "+ 200000000000")] {
+        let step = format!("UPDATE job SET pending_since = pending_since {step}");
+        store.write(move |sql| sql.execute(&step, &[])).await.unwrap();
+        assert_eq!(state_at(at).await, JobState::Pending);
+    }
+    assert_eq!(state_at(3620).await, JobState::Pending);
+    assert_eq!(state_at(3621).await, JobState::Failed);
 }
 
 async fn the_history_of_a_store_of_before_says_what_time_it_was(site: Site) {

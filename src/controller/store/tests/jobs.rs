@@ -248,6 +248,14 @@ async fn a_quota_makes_the_job_wait(site: Site) {
     assert_eq!(store.job(id).await.unwrap(), job);
     assert_eq!(place(&store, &c1).await, []);
     assert_eq!(store.job(id).await.unwrap().explanation, "waiting for a quota: exceeded quota: pods");
+    // By the one who passes, and by no step of the store's clock.
+    let mut waits = Waits::default();
+    let mut placed_at = async |seconds: i64| {
+        waits.now = Time(seconds * 1000);
+        let limits = PassLimits { waits: waits.clone(), ..PassLimits::default() };
+        !store.pass(c1.clone(), limits.clone()).await.unwrap().placed.is_empty()
+    };
+    assert!(!placed_at(0).await && !placed_at(29).await && placed_at(30).await);
 }
 
 async fn dependencies_and_words_hold_jobs_back(site: Site) {
@@ -280,14 +288,14 @@ async fn a_pending_job_is_explained(site: Site) {
     // An idle instance takes what is too large for it.
     assert_eq!(place(&store, &c1).await, [large, large2]);
     assert_eq!(store.job(waits).await.unwrap().explanation, "waiting for capacity in default");
-    let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
-    let explanation = store.explain(waits, false, patience).await.unwrap().waits.unwrap();
+    let patience = Patience::default;
+    let explanation = store.explain(waits, false, patience()).await.unwrap().waits.unwrap();
     assert_eq!(explanation.summary, "waiting for capacity in default");
     assert_eq!(explanation.groups[0].instances.len(), 2);
     assert_eq!(explanation.queue, Some(QueuePlace { place: 1, of: 1 }));
-    let runs = store.explain(large, false, patience).await.unwrap();
+    let runs = store.explain(large, false, patience()).await.unwrap();
     assert_eq!((runs.job.id, runs.waits, runs.silence), (large, None, None));
-    assert!(matches!(store.explain(JobId(99), false, patience).await, Err(Error::NoJob(_))));
+    assert!(matches!(store.explain(JobId(99), false, patience()).await, Err(Error::NoJob(_))));
 }
 
 async fn a_pause_places_nothing(site: Site) {
@@ -310,7 +318,7 @@ async fn a_pass_is_bounded_and_says_that_there_is_more(site: Site) {
     let mut placed = 0;
     let mut passes = 0;
     loop {
-        let passed = store.pass(c1.clone(), limits).await.unwrap();
+        let passed = store.pass(c1.clone(), limits.clone()).await.unwrap();
         assert!(passed.placed.len() <= 2);
         placed += passed.placed.len();
         passes += 1;

@@ -115,9 +115,16 @@ async fn start(store: &Store, node: &str) -> Fence {
 }
 
 async fn beat(store: &Store, fence: &Fence, nodes: &[&str]) {
-    let seen = |node: &&str| Observed { instance: (*node).into(), routed: true, age: Duration::ZERO };
+    let seen = |node: &&str| Observed { instance: (*node).into(), reachable: true, again: true };
     let seen = nodes.iter().map(seen).collect();
     store.heartbeat(fence.clone(), LeaseTimes::default(), seen).await.unwrap();
+}
+
+/// Takes over from one that was seen to do nothing for long enough.
+async fn take_over(store: &Store, by: &Fence, node: &str, on_loss: OnLoss) {
+    let leases = store.leases().await.unwrap();
+    let lost = leases.into_iter().find(|lease| lease.node.as_str() == node).unwrap();
+    store.take_over(by.clone(), lost, on_loss).await.unwrap();
 }
 
 /// Nothing was counted of an attempt.

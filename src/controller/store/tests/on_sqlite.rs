@@ -80,7 +80,7 @@ async fn what_was_answered_survives_a_kill() {
     let restarted = after.open().await;
     assert_eq!(restarted.job(id).await.unwrap(), store.job(id).await.unwrap());
     let new = start(&restarted, "c1").await;
-    assert_eq!(new.epoch.0, c1.epoch.0 + 1);
+    assert!(new.epoch > c1.epoch);
     assert_eq!(restarted.job(id).await.unwrap().fence, Some(new.clone()));
     accept(&restarted, &new, id).await.unwrap();
 }

@@ -61,8 +61,7 @@ async fn an_owner_that_never_got_the_output_does_not_name_its_own(site: Site) {
     let id = running(&store, &c1, "u1").await;
     store.count(c1.clone(), id, Figures { output_bytes: 70, ..figures_of(1) }).await.unwrap();
     let c2 = start(&store, "c2").await;
-    sql(&store, "UPDATE lease SET expires = 1 WHERE node = 'c1'").await;
-    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     let empty = held("new", OutputEnd { bytes: 0, hash: Some(1) });
     let unknown = |job: &mut crate::controller::core::Driven<'_>, now| job.on_unknown(N, now);
     let job = store.drive_to_end(c2, (id, N), None, empty, unknown).await.unwrap();
@@ -83,13 +82,13 @@ async fn the_output_is_lost_with_the_last_complete_copy(site: Site) {
     let lost = async |id| store.detail(id).await.unwrap().output_lost;
     // What its user releases is not lost.
     store.let_go_unit("c1".into(), "u2".into(), &Kept::ALL).await.unwrap();
-    sql(&store, "UPDATE lease SET expires = 1 WHERE node = 'c1'").await;
+    sql(&store, "UPDATE lease SET epoch = epoch / 4294967296 * 4294967296 WHERE node = 'c1'").await;
     store.declare_dead(audit("instance.remove"), "c1".into()).await.unwrap();
     assert_eq!((lost(released).await, lost(dead).await), (None, Some("c1".into())));
     // The other copy had come to its end all the same.
     store.hold_complete((dead, N), "c2".into(), vec!["copy of u1".into()], 70).await.unwrap();
     assert_eq!(lost(dead).await, None);
-    sql(&store, "UPDATE lease SET expires = 1 WHERE node = 'c2'").await;
+    sql(&store, "UPDATE lease SET epoch = epoch / 4294967296 * 4294967296 WHERE node = 'c2'").await;
     store.declare_dead(audit("instance.remove"), "c2".into()).await.unwrap();
     assert_eq!((lost(released).await, lost(dead).await), (None, Some("c2".into())));
 }
@@ -106,8 +105,8 @@ async fn a_job_stays_while_another_control_node_fetches_its_output(site: Site) {
     store.delete_job(audit("job.delete"), id).await.unwrap();
 }
 
-/// Takes from a store what the last step adds: it is as a former program left it.
-async fn undo_last_step(store: &Store) {
+/// Takes from a store what this step and those after it add: it is as a former program left it.
+async fn undo_steps(store: &Store) {
     for column in ["attempt DROP COLUMN output_end", "attempt DROP COLUMN output_hash"] {
         store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
@@ -117,6 +116,9 @@ async fn undo_last_step(store: &Store) {
     for column in ["attempt", "bytes", "complete"] {
         let statement = format!("ALTER TABLE holder DROP COLUMN {column}");
         store.write(move |sql| sql.execute(&statement, &[])).await.unwrap();
+    }
+    for column in ["lease DROP COLUMN beat", "seen DROP COLUMN beat"] {
+        store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
     sql(store, "UPDATE meta SET value = '3' WHERE key = 'schema'").await;
 }
@@ -135,7 +137,7 @@ async fn a_store_of_before_goes_on(site: Site) {
     }
     sweep(&store, &c1, released).await;
     let pending = submit(&store, "u4").await;
-    undo_last_step(&store).await;
+    undo_steps(&store).await;
     drop(store);
     assert!(STEPS.len() >= 4);
     let store = site.open().await;

@@ -3,25 +3,37 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::controller::core::AttemptNo;
+use crate::controller::core::{AttemptNo, Epoch, Lease, LeaseWatch};
+use crate::controller::store::schema::STEPS;
 
 both![
     a_second_start_fences_the_first,
     a_lost_owner_is_taken_over_and_fenced,
     a_former_owner_sends_nothing,
-    nothing_is_taken_while_the_lease_is_valid,
-    an_expired_lease_stops_its_holder_until_it_is_renewed,
+    nothing_is_taken_from_one_that_lives,
+    a_step_of_the_clock_decides_nothing,
+    lost_commits_are_noticed,
+    a_program_of_before_lives_beside_this_one,
+    a_lease_of_a_store_of_before_is_watched_before_it_is_taken,
     onloss_fail_ends_the_jobs,
     an_instance_that_nobody_sees_is_lost_with_its_attempts,
     a_payload_without_a_live_holder_waits,
-    a_fenced_owner_learns_who_has_its_lease,
 ];
 
-/// Makes a lease expire, as time would.
-async fn expire(store: &Store, node: &'static str) {
-    let update = "UPDATE lease SET expires = 1 WHERE node = $1";
-    let changed = store.write(move |sql| sql.execute(update, sql::values![node])).await.unwrap();
-    assert_eq!(changed, 1);
+/// Looks at all leases.
+async fn look(watch: &mut LeaseWatch, store: &Store, at: i64) -> Vec<Lease> {
+    let (now, times) = (Time(at * 1000), LeaseTimes::default());
+    assert!(!watch.note(store.leases().await.unwrap(), now, &times));
+    watch.lost(now, &times)
+}
+
+/// Watches for so long that who does nothing is lost.
+async fn lost(store: &Store) -> Vec<Lease> {
+    let mut watch = LeaseWatch::default();
+    for at in [0, 10, 20, 30] {
+        assert_eq!(look(&mut watch, store, at).await, []);
+    }
+    look(&mut watch, store, 40).await
 }
 
 async fn a_second_start_fences_the_first(site: Site) {
@@ -30,7 +42,7 @@ async fn a_second_start_fences_the_first(site: Site) {
     place(&store, &old).await;
     accept(&store, &old, id).await.unwrap();
     let new = start(&store, "c1").await;
-    assert_eq!(new.epoch.0, old.epoch.0 + 1);
+    assert!(new.epoch > old.epoch);
     let job = store.job(id).await.unwrap();
     assert_eq!((job.fence.as_ref(), job.state), (Some(&new), JobState::Running));
     assert!(matches!(end(&store, &old, id, FinalStatus::Failed).await, Err(Error::Fenced(_))));
@@ -48,11 +60,15 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     let (running, sent) = (submit(&store, "u1").await, submit(&store, "u2").await);
     place(&store, &c1).await;
     accept(&store, &c1, running).await.unwrap();
-    expire(&store, "c1").await;
-    let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
-    let losses = store.judge_losses(c2.clone(), patience, BTreeMap::new()).await.unwrap();
-    assert_eq!((losses.owners, losses.instances), (vec!["c1".into()], vec![]));
-    let mut moved = store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    let mut watch = LeaseWatch::default();
+    for at in [0, 10, 20, 30, 40] {
+        beat(&store, &c2, &[]).await;
+        look(&mut watch, &store, at).await;
+    }
+    let [c1s] = &watch.lost(Time(40_000), &LeaseTimes::default())[..] else { panic!("{watch:?}") };
+    let mut moved = store.take_over(c2.clone(), c1s.clone(), OnLoss::TakeOver).await.unwrap();
+    let owners = store.owners_of(vec![running, JobId(777)]).await.unwrap();
+    assert_eq!(owners, [(running, c2.owner.clone())].into());
     moved.sort();
     assert_eq!(moved, [(running, c2.clone()), (sent, c2.clone())]);
     assert_eq!(store.job(running).await.unwrap().state, JobState::Running);
@@ -62,10 +78,9 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     let beat = store.heartbeat(c1.clone(), LeaseTimes::default(), Vec::new()).await;
     assert!(matches!(beat, Err(Error::Fenced(_))));
     let again = start(&store, "c1").await;
-    assert!(again.epoch.0 > c1.epoch.0 + 1);
+    assert!(again.epoch > c1.epoch);
     assert!(matches!(accept(&store, &again, sent).await, Err(Error::Fenced(_))));
     assert_eq!(end(&store, &c2, running, FinalStatus::Successful).await.unwrap().state, JobState::Successful);
-    assert_eq!(store.judge_losses(c2, patience, BTreeMap::new()).await.unwrap(), Losses::default());
 }
 
 async fn a_former_owner_sends_nothing(site: Site) {
@@ -75,30 +90,104 @@ async fn a_former_owner_sends_nothing(site: Site) {
     place(&store, &c1).await;
     let job = store.job(id).await.unwrap();
     assert_eq!(store.before_sending(c1.clone(), id).await.unwrap(), job, "it changes nothing");
-    expire(&store, "c1").await;
-    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     assert!(matches!(store.before_sending(c1, id).await, Err(Error::Fenced(_))));
     store.before_sending(c2, id).await.unwrap();
 }
 
-async fn nothing_is_taken_while_the_lease_is_valid(site: Site) {
+async fn nothing_is_taken_from_one_that_lives(site: Site) {
     let (store, c1) = site.ready().await;
     let c2 = start(&store, "c2").await;
     let id = submit(&store, "u1").await;
     place(&store, &c1).await;
-    assert_eq!(store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap(), []);
-    assert_eq!(store.take_over(c2, "nobody".into(), OnLoss::TakeOver).await.unwrap(), []);
+    let lost = lost(&store).await;
+    assert_eq!(lost.len(), 2);
+    beat(&store, &c1, &[]).await;
+    let nobodys = Lease { node: "nobody".into(), ..lost[0].clone() };
+    for seen in [lost[0].clone(), nobodys] {
+        assert_eq!(store.take_over(c2.clone(), seen, OnLoss::TakeOver).await.unwrap(), []);
+    }
     assert!(accept(&store, &c1, id).await.is_ok());
 }
 
-async fn an_expired_lease_stops_its_holder_until_it_is_renewed(site: Site) {
+async fn a_step_of_the_clock_decides_nothing(site: Site) {
     let (store, c1) = site.ready().await;
+    let c2 = start(&store, "c2").await;
+    for step in
+        ["UPDATE lease SET expires = expires - 3600000", "UPDATE lease SET expires = expires + 7200000"]
+    {
+        sql(&store, step).await;
+        let id = submit(&store, step).await;
+        assert_eq!(place(&store, &c2).await, [id]);
+        assert_eq!(store.job(id).await.unwrap().fence.as_ref(), Some(&c1));
+        store.cancel(None, id).await.unwrap();
+    }
+}
+
+async fn lost_commits_are_noticed(site: Site) {
+    let (store, c1) = site.ready().await;
+    let mut watch = LeaseWatch::default();
+    look(&mut watch, &store, 0).await;
+    let beat = async || store.heartbeat(c1.clone(), LeaseTimes::default(), Vec::new()).await.unwrap();
+    watch.renewed(beat().await.own, Time(0));
+    sql(&store, "UPDATE lease SET beat = beat - 1 WHERE node = 'c1'").await;
+    let beat = beat().await;
+    assert!(watch.note(beat.leases, Time(10_000), &LeaseTimes::default()));
+}
+
+/// As programs of before renew theirs: by their epoch, and with a time alone.
+async fn renewed_as_before(store: &Store, node: &'static str, epoch: i64) -> bool {
+    let renew = "UPDATE lease SET expires = expires + 10000 WHERE node = $1 AND epoch = $2";
+    store.write(move |sql| sql.execute(renew, sql::values![node, epoch])).await.unwrap() == 1
+}
+
+async fn a_program_of_before_lives_beside_this_one(site: Site) {
+    let (store, c1) = site.ready().await;
+    sql(&store, "UPDATE lease SET epoch = 7, beat = 0 WHERE node = 'c2'").await;
+    let mut watch = LeaseWatch::default();
+    for at in (0..100).step_by(10) {
+        beat(&store, &c1, &["c1", "c2"]).await;
+        assert!(renewed_as_before(&store, "c2", 7).await);
+        assert_eq!(look(&mut watch, &store, at).await, []);
+    }
+    // It places a job on either of them.
     let id = submit(&store, "u1").await;
-    expire(&store, "c1").await;
-    assert!(matches!(store.pass(c1.clone(), PassLimits::default()).await, Err(Error::Expired(_))));
-    assert_eq!(store.read(crate::controller::store::owners::live).await.unwrap().len(), 1);
-    beat(&store, &c1, &["e1"]).await;
+    sql(&store, "UPDATE holder SET node = 'c2'").await;
     assert_eq!(place(&store, &c1).await, [id]);
+    assert_eq!(store.job(id).await.unwrap().fence, Some(Fence { owner: "c2".into(), epoch: Epoch(7) }));
+    for at in (100..=130).step_by(10) {
+        beat(&store, &c1, &[]).await;
+        look(&mut watch, &store, at).await;
+    }
+    let lost = watch.lost(Time(130_000), &LeaseTimes::default());
+    store.take_over(c1.clone(), lost[0].clone(), OnLoss::TakeOver).await.unwrap();
+    assert!(!renewed_as_before(&store, "c2", 7).await);
+    assert_eq!(store.job(id).await.unwrap().fence, Some(c1));
+}
+
+async fn a_lease_of_a_store_of_before_is_watched_before_it_is_taken(site: Site) {
+    let former = Store::open_with(&site.options, &"c1".into(), &STEPS[..3]).await.unwrap();
+    sql(&former, "INSERT INTO lease (node, epoch, expires) VALUES ('c1', 3, 1)").await;
+    let enter = |sql: &mut dyn sql::Sql| {
+        let into = "INSERT INTO job (id, kind, class, name, state, priority, header, terms, labels, impact, forks, \
+                    launched_by, controller_node, attempt, epoch, cancel_requested, explanation, events, \
+                    output_bytes, created, pending_since) VALUES (1, 'job', 'execution', '', 'pending', 0, '{}', \
+                    $1, '{}', 1, 1, 'unix:0', 'c1', 0, 3, 0, '', 0, 0, 1, 1)";
+        sql.execute(into, sql::values![sql::to_json(&Terms::default())])
+    };
+    former.write(enter).await.unwrap();
+    drop(former);
+    let store = site.open().await;
+    let c2 = start(&store, "c2").await;
+    let mut watch = LeaseWatch::default();
+    for at in [0, 10, 20, 30] {
+        beat(&store, &c2, &[]).await;
+        assert_eq!(look(&mut watch, &store, at).await, [], "whatever its time says");
+    }
+    beat(&store, &c2, &[]).await;
+    let lost = look(&mut watch, &store, 40).await;
+    let moved = store.take_over(c2.clone(), lost[0].clone(), OnLoss::TakeOver).await.unwrap();
+    assert_eq!(moved, [(JobId(1), c2)]);
 }
 
 async fn onloss_fail_ends_the_jobs(site: Site) {
@@ -106,8 +195,7 @@ async fn onloss_fail_ends_the_jobs(site: Site) {
     let c2 = start(&store, "c2").await;
     let id = submit(&store, "u1").await;
     place(&store, &c1).await;
-    expire(&store, "c1").await;
-    store.take_over(c2.clone(), "c1".into(), OnLoss::Fail).await.unwrap();
+    take_over(&store, &c2, "c1", OnLoss::Fail).await;
     let job = store.job(id).await.unwrap();
     assert_eq!((job.state, job.fence), (JobState::Failed, Some(c2)));
 }
@@ -118,13 +206,20 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
     place(&store, &c1).await;
     accept(&store, &c1, id).await.unwrap();
     let node = store.job(id).await.unwrap().current().unwrap().node.clone().unwrap();
-    let lost = node.clone();
-    let silent = move |sql: &mut dyn sql::Sql| {
-        sql.execute("UPDATE seen SET at = 1 WHERE instance = $1", sql::values![&lost])
-    };
-    assert_eq!(store.write(silent).await.unwrap(), 2);
-    let patience = Patience { started: Time(0), lost_after: Duration::from_secs(180) };
-    let losses = store.judge_losses(c1.clone(), patience, BTreeMap::new()).await.unwrap();
+    let others: Vec<_> = ["c1", "c2", "e1", "e2"].into_iter().filter(|name| *name != node.as_str()).collect();
+    let mut patience = Patience { lost_after: Duration::from_secs(180), ..Patience::default() };
+    let mut losses = Losses::default();
+    for at in (0..=190).step_by(10) {
+        assert_eq!(losses, Losses::default(), "before {at} s");
+        // Whatever the store's clock says.
+        sql(&store, "UPDATE seen SET at = 1").await;
+        let seen =
+            others.iter().map(|name| Observed { instance: (*name).into(), reachable: true, again: true });
+        let beat = store.heartbeat(c1.clone(), LeaseTimes::default(), seen.collect()).await.unwrap();
+        patience.now = Time(at * 1000);
+        patience.sightings.note(beat.sightings, patience.now, Duration::from_secs(20));
+        losses = store.judge_losses(c1.clone(), patience.clone(), BTreeMap::new()).await.unwrap();
+    }
     assert_eq!(losses.instances, std::slice::from_ref(&node));
     assert_eq!(losses.attempts, [(id, AttemptNo(1))]);
     assert_eq!(store.job(id).await.unwrap().state, JobState::Failed);
@@ -143,28 +238,10 @@ async fn a_payload_without_a_live_holder_waits(site: Site) {
     let (store, _) = site.ready().await;
     let c2 = start(&store, "c2").await;
     let id = submit(&store, "u1").await;
-    expire(&store, "c1").await;
+    take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     assert_eq!(place(&store, &c2).await, []);
     assert_eq!(store.job(id).await.unwrap().explanation, "waiting for a control node that holds its payload");
     store.hold(id, "c2".into(), "copy".into(), Kept::Payload).await.unwrap();
     assert_eq!(place(&store, &c2).await, [id]);
     assert_eq!(store.job(id).await.unwrap().fence, Some(c2));
-}
-
-async fn a_fenced_owner_learns_who_has_its_lease(site: Site) {
-    let (store, c1) = site.ready().await;
-    let c2 = start(&store, "c2").await;
-    let (placed, pending) = (submit(&store, "u1").await, submit(&store, "u2").await);
-    assert!(place(&store, &c1).await.contains(&placed));
-    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::Held);
-    expire(&store, "c1").await;
-    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::Held, "it can be renewed");
-    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
-    assert_eq!(store.standing(c1.clone()).await.unwrap(), Standing::TakenOver);
-    let again = start(&store, "c1").await;
-    assert_eq!(store.standing(c1).await.unwrap(), Standing::Replaced);
-    assert_eq!(store.standing(again).await.unwrap(), Standing::Held);
-    let owners = store.owners_of(vec![placed, pending, JobId(777)]).await.unwrap();
-    assert_eq!(owners.get(&placed), Some(&c2.owner));
-    assert_eq!(owners.get(&JobId(777)), None);
 }

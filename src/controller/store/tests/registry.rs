@@ -167,12 +167,9 @@ async fn a_lost_control_node_goes_once_nothing_waits_for_it(site: Site) {
         Ok(())
     };
     store.change_registry(None, lose).await.unwrap();
-    assert_eq!(removed().await, [], "its lease is valid");
-    let expire = "UPDATE lease SET expires = 1 WHERE node = 'c1'";
-    store.write(move |sql| sql.execute(expire, &[])).await.unwrap();
-    assert_eq!(removed().await, [], "it owns jobs");
+    assert_eq!(removed().await, [], "it has its lease, and owns jobs");
     let c2 = start(&store, "c2").await;
-    store.take_over(c2.clone(), "c1".into(), OnLoss::TakeOver).await.unwrap();
+    take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     assert_eq!(removed().await, [], "pending and waiting jobs may need their payload");
     accept(&store, &c2, waiting).await.unwrap();
     store.cancel(None, pending).await.unwrap();
@@ -204,7 +201,7 @@ async fn what_a_dead_node_held_is_over(site: Site) {
     let alive = store.declare_dead(audit("instance.remove"), "c1".into()).await;
     assert!(matches!(alive, Err(Error::Conflict(_))), "{alive:?}");
     assert_eq!(store.job(pending).await.unwrap().state, JobState::Pending);
-    sql(&store, "UPDATE lease SET expires = 1 WHERE node = 'c1'").await;
+    take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     store.declare_dead(audit("instance.remove"), "c1".into()).await.unwrap();
     assert_eq!(store.job(pending).await.unwrap().explanation, "its payload was lost with c1");
     assert_eq!(store.job(pending).await.unwrap().state, JobState::Failed);

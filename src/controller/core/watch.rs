@@ -1,0 +1,87 @@
+//! When rows of a store last changed, by the clock of the one who looks at them.
+//!
+//! No wall clock decides: whoever lives makes a row of its own another one again and again, and whoever judges counts how
+//! long he himself has seen it stay the same. Times are those of the observer, which never go back. This file reads no
+//! clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::time::Time;
+
+/// What is watched.
+pub trait Watched {
+    /// Whether this is another one than before.
+    fn is_news(&self, before: &Self) -> bool;
+}
+
+impl Watched for Time {
+    fn is_news(&self, before: &Self) -> bool {
+        self != before
+    }
+}
+
+/// The rows as one observer has seen them.
+#[derive(Debug, Clone)]
+pub struct Watch<K, V> {
+    /// Since when it watches, and when it looked last.
+    looks: Option<(Time, Time)>,
+    rows: BTreeMap<K, (V, Time)>,
+}
+
+impl<K, V> Default for Watch<K, V> {
+    fn default() -> Self {
+        Self { looks: None, rows: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord, V: Watched> Watch<K, V> {
+    /// All rows as they are now. Who has not looked for as long as `blind` has seen nobody stay silent, and begins anew:
+    /// where the store was away from all, nobody could change a row.
+    pub fn note(&mut self, rows: impl IntoIterator<Item = (K, V)>, now: Time, blind: Duration) {
+        let mut former = std::mem::take(&mut self.rows);
+        let began = self.looks.filter(|(_, last)| now.since(*last) < blind).map(|(began, _)| began);
+        self.looks = Some((began.unwrap_or(now), now));
+        for (key, row) in rows {
+            let same = former.remove(&key).filter(|(before, _)| began.is_some() && !row.is_news(before));
+            self.rows.insert(key, same.unwrap_or((row, now)));
+        }
+    }
+
+    /// The observer could not look: from its next look on it watches anew.
+    pub fn interrupt(&mut self) {
+        self.looks = None;
+    }
+
+    /// The observer has changed a row of its own.
+    pub fn changed(&mut self, key: K, row: V, now: Time) {
+        self.rows.insert(key, (row, now));
+    }
+
+    /// A row as it was seen last.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.rows.get(key).map(|(row, _)| row)
+    }
+
+    /// The rows as they were seen last.
+    pub fn rows(&self) -> impl Iterator<Item = &V> {
+        self.rows.values().map(|(row, _)| row)
+    }
+
+    /// How long a row that is like this now has been seen so.
+    pub fn unchanged_for(&self, key: &K, row: &V, now: Time) -> Duration {
+        let seen = self.rows.get(key).filter(|(seen, _)| !row.is_news(seen));
+        seen.map_or(Duration::ZERO, |(_, since)| now.since(*since))
+    }
+
+    /// Whether a row has changed under the eyes of the observer.
+    pub fn has_changed(&self, key: &K) -> bool {
+        let began = self.looks.map(|(began, _)| began);
+        self.rows.get(key).is_some_and(|(_, since)| began.is_some_and(|began| *since > began))
+    }
+
+    /// How long this observer has watched.
+    pub fn watched_for(&self, now: Time) -> Duration {
+        self.looks.map_or(Duration::ZERO, |(began, _)| now.since(began))
+    }
+}
