@@ -1,12 +1,18 @@
 //! Asks a controller, and prints the answer: as text for people, or as the node's JSON if the user wants that. What can be
 //! asked, and what the answers are, is `rpc`'s to say.
 
+use std::pin::pin;
+
+use futures_util::{StreamExt as _, stream};
 use serde::de::DeserializeOwned;
 
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::table::{Column, Layout};
 use crate::rpc::operation::{OperationError, Question};
+
+/// Questions about several things that are asked at a time: a node that is busy, or far away, takes its time for each.
+const AT_ONCE: usize = 8;
 
 impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {
@@ -48,7 +54,7 @@ pub(super) async fn act<A: DeserializeOwned>(
     each(context, [((), question)], |(), answer| context.output.done(&words(answer))).await
 }
 
-/// Asks a question about each of several things, and prints the answer. One that is refused does not keep the others from
+/// Asks a question about each of several things, and prints the answers in their order. One that is refused does not keep the others from
 /// their turn.
 ///
 /// # Errors
@@ -59,8 +65,10 @@ pub(super) async fn each<T, A: DeserializeOwned>(
     print: impl Fn(T, &A) -> Result<(), Failure>,
 ) -> Result<Exit, Failure> {
     let mut last = Ok(Exit::Success);
-    for (thing, question) in questions {
-        match question.ask(&context.client).await {
+    let ask = async |(thing, question): (T, Question<A>)| (thing, question.ask(&context.client).await);
+    let mut answers = pin!(stream::iter(questions).map(ask).buffered(AT_ONCE));
+    while let Some((thing, answer)) = answers.next().await {
+        match answer {
             Ok(answer) if context.output.json => context.output.value(&answer.json)?,
             Ok(answer) => print(thing, &answer.report)?,
             Err(error) => {
