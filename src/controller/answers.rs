@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable,
-    unfit, unusable,
+    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable, unfit,
+    unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{

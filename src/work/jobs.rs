@@ -228,8 +228,8 @@ impl JobUnit {
         if self.output_size() == 0 {
             return Ok(());
         }
-        let dir = self.entry.dir.clone();
-        self.store.blocking(move || dir.append_stdout()?.sync_data()).await
+        let (store, dir) = (self.store.clone(), self.entry.dir.clone());
+        self.store.blocking(move || store.sync_file(&dir, "stdout")).await
     }
 
     /// Bytes of output.
@@ -329,6 +329,8 @@ impl JobUnit {
         let change = |status: &mut Status| {
             let JobReport { state, detail, mut extra } = report.clone();
             status.exit_code = extra.exit_code.filter(|_| state.is_final());
+            // What was copied of something else, or cut off, was no part of it.
+            status.life.stdout_size = status.life.stdout_size.min(size);
             status.life.apply(&Event::Reported(state, detail, size));
             if let Some(kept) = extra_of(status) {
                 (extra.output_attempt, extra.output_from) = (kept.output_attempt, kept.output_from);

@@ -226,7 +226,7 @@ impl Store {
     }
 
     /// Makes a file durable, and the names that lead to it.
-    fn sync_file(&self, unit: &UnitDir, name: &str) -> io::Result<()> {
+    pub(super) fn sync_file(&self, unit: &UnitDir, name: &str) -> io::Result<()> {
         sync_files(&System, &unit.path(), [name])?;
         System.sync_dir(&self.root)
     }

@@ -60,6 +60,11 @@ impl JobDriver {
             let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
             let held = match unread {
                 Some(attempt) => self.read_ended(job, attempt).await?,
+                // It ended by a loss.
+                None if counts && job.state.is_final() && attempt.output.is_none() => {
+                    self.output_ended(job.id).await?;
+                    None
+                }
                 None => None,
             };
             self.store.drive_to_end(self.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::JobDriver;
 use super::measure::measure;
-use crate::controller::core::{InstanceName, JobId};
+use crate::controller::core::{InstanceName, JobId, OutputEnd};
 use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail, Kept};
@@ -37,6 +37,8 @@ struct Copying {
     failures: u32,
     /// When it is.
     retry: Option<Instant>,
+    /// What all that is here was found to be.
+    measured: Option<OutputEnd>,
     /// What is here has another hash than the output.
     is_wrong: bool,
     /// What the unit shows meanwhile.
@@ -81,11 +83,21 @@ impl JobDriver {
     }
 
     /// Ends the units of a job that has no end to show.
-    async fn fail_units(&self, job: JobId, why: &str) {
+    pub(super) async fn fail_units(&self, job: JobId, why: &str) {
         let units = self.units.lock().remove(&job).unwrap_or_default();
         for unit in units {
             fail(&unit, why).await;
         }
+    }
+
+    /// Ends the units of a job whose output nobody has any more. The store says so too, so that all that is said of the job
+    /// is the same.
+    async fn lose_output(&self, detail: &JobDetail, why: &str) {
+        let job = detail.row.id;
+        if let Err(error) = self.store.give_up_output(job, self.node.clone()).await {
+            tracing::warn!(%job, %error, "that an output is lost is not stored");
+        }
+        self.fail_units(job, why).await;
     }
 
     /// A client cancels or releases a unit. If all that it waits for is the output of a job that has ended, it ends.
@@ -117,7 +129,9 @@ impl JobDriver {
                 match self.store.detail(job).await {
                     Ok(detail) => {
                         let is_final = detail.row.state.is_final();
-                        if !is_final && detail.row.controller_node.as_ref() == Some(&self.node) {
+                        let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
+                        // Who drives it, or has to say how its output ends, copies nothing.
+                        if is_own && (!is_final || detail.output_end().is_none()) {
                             return;
                         }
                         if !is_final {
@@ -128,9 +142,7 @@ impl JobDriver {
                         }
                         known = Some(detail);
                     }
-                    Err(Error::NoJob(_)) => {
-                        return self.fail_units(job, &format!("job {job} was deleted")).await;
-                    }
+                    Err(Error::NoJob(_)) => return,
                     Err(_) => changes.mark_changed(),
                 }
             }
@@ -139,7 +151,7 @@ impl JobDriver {
                     Ok(true) => return,
                     Ok(false) => match self.where_it_is(detail) {
                         Ok(told) => self.show_copying(detail, told, &mut copying).await,
-                        Err(why) => return self.fail_units(job, &why).await,
+                        Err(why) => return self.lose_output(detail, &why).await,
                     },
                     Err(error) => tracing::debug!(%job, %error, "an output is compared later"),
                 }
@@ -163,13 +175,17 @@ impl JobDriver {
         if size < end.bytes || copying.is_wrong {
             return Ok(false);
         }
-        if measure(unit).await? != end {
+        let measured = match copying.measured {
+            Some(measured) => measured,
+            None => *copying.measured.insert(measure(unit).await?),
+        };
+        if measured != end {
             copying.is_wrong = true;
             copying.fail();
             return Ok(false);
         }
         let job = detail.row.id;
-        self.store.hold_complete((job, last.n), self.node.clone(), vec![id.to_owned()], end.bytes).await?;
+        self.store.hold_complete((job, last.n), self.node.clone(), vec![id.to_owned()]).await?;
         Ok(true)
     }
 
@@ -202,10 +218,11 @@ impl JobDriver {
             Some(end) if end.hash.is_some() => detail.complete.iter().map(|(node, _)| node).collect(),
             Some(_) => {
                 let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
-                owner.chain(holders.map(|(node, _, _)| node)).collect()
+                holders.map(|(node, _, _)| node).collect()
             }
         };
         sources.retain(|node| **node != self.node);
+        sources.sort_by_key(|node| Some(*node) != detail.row.controller_node.as_ref());
         sources.dedup();
         sources.into_iter().cloned().collect()
     }
@@ -246,22 +263,31 @@ impl JobDriver {
             }
         }
         let Some(stream) = &mut copying.stream else { return };
+        let is_over = detail.is_some_and(|detail| detail.row.state.is_final());
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
                     if let Some(output) = &copying.to {
                         output.append(bytes).await;
-                        copying.is_fruitful = true;
-                        if detail.is_some_and(|detail| !detail.row.state.is_final()) {
+                        (copying.is_fruitful, copying.measured) = (true, None);
+                        if !is_over {
                             copying.failures = 0;
                         }
                     }
                 }
                 // Its attempt or its job has ended, or it was broken off.
-                Ok(None) => (copying.stream, copying.has_ended) = (None, true),
+                Ok(None) => {
+                    (copying.stream, copying.has_ended) = (None, true);
+                    if is_over && !copying.is_fruitful {
+                        copying.fail();
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(unit = %unit.id(), %error, "an output is fetched again from where it stopped");
                     copying.stream = None;
+                    if is_over {
+                        copying.fail();
+                    }
                 }
             },
             _tick = ticks.tick() => {}
@@ -290,14 +316,13 @@ impl JobDriver {
         }
         // An older program does not say where attempts begin.
         let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
-        let begun = starts.iter().filter(|(n, start)| **start < size || known.contains_key(*n));
-        let is_beginning = starts.is_empty() || begun.eq(known.iter());
+        let is_beginning = starts.is_empty() || begin_alike(&starts, &known, size);
         if !is_beginning || copying.is_wrong || (is_over && size > there.size) {
             if is_over && detail.output_end().is_some_and(|end| there.size < end.bytes) {
                 return Err(refused("it has lost a part of it"));
             }
             unit.clear_output().await.map_err(|error| refused(&error.to_string()))?;
-            copying.is_wrong = false;
+            (copying.is_wrong, copying.measured) = (false, None);
         } else if size > there.size || (is_over && size == there.size) {
             return Ok(None);
         }
@@ -312,6 +337,18 @@ impl JobDriver {
         let from = size.saturating_sub(start.unwrap_or(0));
         Ok(Some(ask(OutputPart { from, follow: true, attempt }).await?.1))
     }
+}
+
+/// Whether the same attempts begin at the same bytes of two outputs, of which the first `size` are there: as far as that is
+/// known, which is of the latest ones. One that has printed nothing begins where the next one does.
+fn begin_alike(one: &BTreeMap<u32, u64>, other: &BTreeMap<u32, u64>, size: u64) -> bool {
+    let by_start = |starts: &BTreeMap<u32, u64>| -> BTreeMap<u64, u32> {
+        starts.iter().map(|(attempt, start)| (*start, *attempt)).collect()
+    };
+    let (one, other) = (by_start(one), by_start(other));
+    let oldest = |starts: &BTreeMap<u64, u32>| starts.keys().next().copied().unwrap_or(size);
+    let known = oldest(&one).max(oldest(&other)).min(size)..size;
+    one.range(known.clone()).eq(other.range(known))
 }
 
 async fn fail(unit: &JobUnit, why: &str) {

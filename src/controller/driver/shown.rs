@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::JobDriver;
 use super::output::held;
 use super::request::parsed;
+use super::{JobDriver, STORE_RETRY};
 use crate::controller::core::{Attempt, InstanceName, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
@@ -89,7 +89,13 @@ impl JobDriver {
     pub async fn show(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         let units = self.units.lock().get(&job).cloned().unwrap_or_default();
         let Some(first) = units.first() else { return Ok(()) };
-        let detail = self.store.detail(job).await?;
+        let detail = match self.store.detail(job).await {
+            Err(Error::NoJob(_)) => {
+                self.fail_units(job, &format!("job {job} was deleted")).await;
+                return Ok(());
+            }
+            found => found?,
+        };
         if !detail.row.state.is_final() {
             return self.report(&detail, &units).await;
         }
@@ -118,12 +124,30 @@ impl JobDriver {
         }
         let this = self.clone();
         let ending = tokio::spawn(async move {
-            if let Err(error) = this.measure_output(&detail, &units).await {
-                tracing::warn!(%job, %error, "the end of a job is shown later");
+            while let Err(error) = this.measure_output(&detail, &units).await {
+                match error {
+                    // Somebody else's affair by now.
+                    Error::Fenced(_) => break,
+                    Error::NoJob(_) => {
+                        this.fail_units(job, &format!("job {job} was deleted")).await;
+                        break;
+                    }
+                    error => tracing::warn!(%job, %error, "the end of a job is shown later"),
+                }
+                sleep(STORE_RETRY).await;
             }
             this.closing.lock().remove(&job);
         });
         let _full = timeout(CLOSED_WITHIN, ending).await;
+    }
+
+    /// Waits until the output of a job ends where it is, if it has to: what made it may be released then.
+    pub(super) async fn output_ended(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
+        self.show(job).await?;
+        while self.closing.lock().contains(&job) {
+            sleep(CLOSED_WITHIN).await;
+        }
+        Ok(())
     }
 
     async fn measure_output(self: &Arc<Self>, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
@@ -173,10 +197,11 @@ impl JobDriver {
             for unit in units.iter().skip(1) {
                 unit.share_output(&units[0]).await;
             }
-            if let (Some(last), true) = (detail.attempts.last(), units.len() > 1) {
+            let held = |unit: &JobUnit| (self.node.clone(), unit.id().to_string());
+            let is_noted = units.iter().all(|unit| detail.complete.contains(&held(unit)));
+            if let (Some(last), false) = (detail.attempts.last(), is_noted) {
                 let all = units.iter().map(|unit| unit.id().to_string()).collect();
-                let size = units[0].output_size();
-                self.store.hold_complete((job, last.n), self.node.clone(), all, size).await?;
+                self.store.hold_complete((job, last.n), self.node.clone(), all).await?;
             }
         }
         for unit in units {

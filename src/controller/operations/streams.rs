@@ -87,7 +87,11 @@ impl Service {
         asked: operation::EventFilter,
     ) -> Result<Operated, OperationRefusal> {
         let operation::EventFilter { id, from, host, failed, follow } = asked;
-        let (_, output, _) = self.output(JobId(id), OutputPart { from: 0, follow, attempt: None }).await?;
+        let part = OutputPart { from: 0, follow, attempt: None };
+        let (_, output, missing) = self.output(JobId(id), part).await?;
+        if let Some(why) = missing {
+            return Err(OperationRefusal::new(OperationCode::OwnerAway, why));
+        }
         let events = Some(EventFilter::new(from, host, failed));
         Ok((Answer::ReadEvents(EventsBegin { id }), Some(Box::new(JobStream { output, events }))))
     }
@@ -100,7 +104,7 @@ impl Service {
     ) -> Result<(u64, OutputSource, Option<String>), OperationRefusal> {
         let here = match OutputReader::open(&self.driver, &self.registry, id, part).await {
             // What follows it comes as it is fetched.
-            Ok(reader) if reader.is_whole() || part.follow => {
+            Ok(reader) if reader.is_whole() || (part.follow && !reader.unit().is_final()) => {
                 return Ok((reader.size(), OutputSource::Here(reader), None));
             }
             Ok(reader) => Some(reader),

@@ -87,7 +87,7 @@ impl Store {
                 job.on_output(n, end)
             })?;
             if let Some(HeldOutput { unit, end }) = output.as_ref().filter(|_| has_all) {
-                holders::complete(sql, (id, n), &by.owner, std::slice::from_ref(unit), end.bytes)?;
+                holders::complete(sql, (id, n), &by.owner, std::slice::from_ref(unit))?;
                 if end.bytes != counted && figures.is_none() {
                     sql.execute("UPDATE job SET output_bytes = $1 WHERE id = $2", values![end.bytes, id])?;
                 }

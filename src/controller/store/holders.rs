@@ -46,29 +46,36 @@ pub(super) fn complete(
     (job, n): (JobId, AttemptNo),
     node: &InstanceName,
     units: &[String],
-    bytes: u64,
 ) -> Result<(), Error> {
     let output = Kept::Output.name();
-    let row = |unit: &String| values![job, node, unit.as_str(), output, n, bytes, true].to_vec();
+    let row = |unit: &String| values![job, node, unit.as_str(), output, n, true].to_vec();
     insert(
         sql,
-        "holder (job, node, unit, has, attempt, bytes, complete)",
+        "holder (job, node, unit, has, attempt, complete)",
         units.iter().map(row).collect(),
         "ON CONFLICT (job, node, unit, has) DO UPDATE SET attempt = excluded.attempt, \
-         bytes = excluded.bytes, complete = excluded.complete",
+         complete = excluded.complete",
     )?;
     sql.announce();
     Ok(())
 }
 
-/// A complete copy of a job's output is gone with its control node. If it was the last one, the output is lost. A copy
-/// of which an older program says nothing may be complete.
-pub(super) fn lose_output(sql: &mut dyn Sql, job: JobId, node: &InstanceName) -> Result<(), Error> {
+/// A copy of a job's output is gone with its control node. If it was the last complete one, the output is lost. A copy
+/// of which an older program says nothing may be complete, and so may one where the length alone decides.
+pub(super) fn lose_output(
+    sql: &mut dyn Sql,
+    job: JobId,
+    node: &InstanceName,
+    was_complete: bool,
+) -> Result<(), Error> {
     let lost = sql.execute(
         "UPDATE job SET output_lost = $1 WHERE id = $2 AND output_lost IS NULL AND output_bytes > 0 \
          AND state NOT IN ('pending', 'waiting', 'running') AND NOT EXISTS (SELECT 1 FROM holder \
-         WHERE holder.job = job.id AND has = $3 AND coalesce(complete, 1) = 1)",
-        values![node, job, Kept::Output.name()],
+         WHERE holder.job = job.id AND has = $3 \
+         AND (complete IS NULL OR complete = 1 AND holder.attempt = job.attempt)) \
+         AND ($4 = 1 OR EXISTS (SELECT 1 FROM attempt WHERE attempt.job = job.id AND n = job.attempt \
+         AND output_hash IS NULL))",
+        values![node, job, Kept::Output.name(), was_complete],
     )?;
     if lost > 0 {
         sql.announce();
@@ -119,7 +126,6 @@ impl Store {
         (job, n): (JobId, AttemptNo),
         node: InstanceName,
         units: Vec<String>,
-        bytes: u64,
     ) -> Result<(), Error> {
         self.write(move |sql| {
             if sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?.is_empty() {
@@ -127,7 +133,7 @@ impl Store {
             }
             let found = "UPDATE job SET output_lost = NULL WHERE id = $1 AND output_lost IS NOT NULL";
             sql.execute(found, values![job])?;
-            complete(sql, (job, n), &node, &units, bytes)
+            complete(sql, (job, n), &node, &units)
         })
         .await
     }
@@ -281,8 +287,10 @@ impl Store {
             }
             let fetching = "SELECT node FROM holder WHERE job = $1 AND has = $2 AND complete = 0 \
                  AND EXISTS (SELECT 1 FROM holder whole WHERE whole.job = $1 AND whole.has = $2 \
-                 AND whole.complete = 1 AND whole.node <> holder.node) ORDER BY node LIMIT 1";
-            if let Some(mut row) = sql.query(fetching, values![id, Kept::Output.name()])?.pop() {
+                 AND whole.complete = 1 AND whole.attempt = $3 AND whole.node <> holder.node) \
+                 ORDER BY node LIMIT 1";
+            let latest = job.current().map_or(0, |current| current.n.0);
+            if let Some(mut row) = sql.query(fetching, values![id, Kept::Output.name(), latest])?.pop() {
                 let node: InstanceName = row.take()?;
                 return Err(Error::Conflict(format!(
                     "a unit of job {id} on {node} has not got all of its output yet: wait, or release the unit"

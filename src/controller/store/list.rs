@@ -114,8 +114,10 @@ pub struct JobDetail {
     pub revision: Option<String>,
     /// Who holds its payload and its output: node, unit, and what it is.
     pub holders: Vec<(InstanceName, String, Kept)>,
-    /// Those of them that have all of its output.
+    /// Those of them that have all of its output, as its latest attempt left it.
     pub complete: Vec<(InstanceName, String)>,
+    /// Its owner has a copy, and is a program that says when it has all of it.
+    pub owner_measures: bool,
     /// Its output is lost, with this control node.
     pub output_lost: Option<InstanceName>,
 }
@@ -127,14 +129,10 @@ impl JobDetail {
             return None;
         }
         let Some(last) = self.attempts.last() else { return Some(OutputEnd { bytes: 0, hash: None }) };
-        let owner_holds = self
-            .holders
-            .iter()
-            .any(|(node, _, kept)| *kept == Kept::Output && Some(node) == self.row.controller_node.as_ref());
         // An older program says nothing more, and an owner without a unit has nothing to say. Where an attempt was lost, the
         // owner has to close the output.
         let is_lost = matches!(last.progress, Progress::Lost | Progress::Over(Ending::Lost));
-        let is_said = (last.swept && !is_lost) || !(owner_holds || last.has_unread_output());
+        let is_said = (last.swept && !is_lost) || !(self.owner_measures || last.has_unread_output());
         last.output.or(is_said.then_some(OutputEnd { bytes: self.output_bytes, hash: None }))
     }
 
@@ -325,13 +323,16 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
     let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop().ok_or(Error::NoJob(id))?;
     let depends_on = sql.query("SELECT needs FROM dep WHERE job = $1 ORDER BY needs", values![id])?;
     let query =
-        "SELECT node, unit, has, coalesce(complete, 0) FROM holder WHERE job = $1 ORDER BY node, unit, has";
-    let (mut holders, mut complete) = (Vec::new(), Vec::new());
+        "SELECT node, unit, has, complete, attempt FROM holder WHERE job = $1 ORDER BY node, unit, has";
+    let (mut holders, mut complete, mut owner_measures) = (Vec::new(), Vec::new(), false);
     for mut row in sql.query(query, values![id])? {
         let (node, unit, kept): (InstanceName, String, Kept) = (row.take()?, row.take()?, row.take()?);
-        if row.take()? {
+        let (is_complete, attempt): (Option<i64>, Option<i64>) = (row.take()?, row.take()?);
+        if is_complete == Some(1) && attempt == Some(i64::from(job.attempt)) {
             complete.push((node.clone(), unit.clone()));
         }
+        owner_measures |=
+            kept == Kept::Output && is_complete.is_some() && Some(&node) == job.controller_node.as_ref();
         holders.push((node, unit, kept));
     }
     Ok(JobDetail {
@@ -343,6 +344,7 @@ fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
         revision,
         holders,
         complete,
+        owner_measures,
         output_lost,
     })
 }

@@ -232,8 +232,7 @@ impl Store {
                 let (job, kept): (JobId, Kept) = (row.take()?, row.take()?);
                 match kept {
                     Kept::Payload => drop(held.insert(job)),
-                    Kept::Output if row.take()? => holders::lose_output(sql, job, &name)?,
-                    Kept::Output => {}
+                    Kept::Output => holders::lose_output(sql, job, &name, row.take()?)?,
                 }
             }
             for before in jobs::load(sql, OPEN, &[], true)? {

@@ -150,8 +150,9 @@ fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
     sql.batch(
         "ALTER TABLE attempt ADD COLUMN output_end BIGINT; ALTER TABLE attempt ADD COLUMN output_hash TEXT; \
          ALTER TABLE attempt ADD COLUMN released_by TEXT; ALTER TABLE holder ADD COLUMN attempt BIGINT; \
-         ALTER TABLE holder ADD COLUMN bytes BIGINT; ALTER TABLE holder ADD COLUMN complete BIGINT; \
-         ALTER TABLE job ADD COLUMN output_lost TEXT",
+         ALTER TABLE holder ADD COLUMN complete BIGINT; ALTER TABLE job ADD COLUMN output_lost TEXT; \
+         UPDATE holder SET complete = 0 WHERE job IN \
+         (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running'))",
     )
 }
 
@@ -160,6 +161,7 @@ fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
 fn count_signs_of_life(sql: &mut dyn Sql) -> Result<(), Error> {
     sql.batch(
         "ALTER TABLE lease ADD COLUMN beat BIGINT NOT NULL DEFAULT 0; \
+         ALTER TABLE lease ADD COLUMN lasts BIGINT NOT NULL DEFAULT 0; \
          ALTER TABLE seen ADD COLUMN beat BIGINT NOT NULL DEFAULT 0",
     )
 }

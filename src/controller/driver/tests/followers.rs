@@ -142,6 +142,21 @@ fn a_copy_of_something_else_is_made_again() {
     other.end(job, b"its second owner");
     site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
     assert_eq!(site.output(&unit), b"its second owner");
+    assert_eq!(site.unit(&unit).unwrap().stdout_size, 16, "the former one was longer");
+}
+
+#[test]
+fn attempts_that_printed_nothing_make_a_copy_no_other_one() {
+    let site = Site::ready(&["e1"]);
+    let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
+    let (unit, job) = follow(&site, &other);
+    other.accept(job);
+    elsewhere.has(&["", "two", "", "four"]);
+    site.until("what there is", || site.output(&unit) == b"twofour");
+    elsewhere.has(&["", "two", "", "four and more"]);
+    site.until("the rest", || site.output(&unit) == b"twofour and more");
+    other.end(job, b"twofour and more");
+    site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
 }
 
 #[test]

@@ -86,7 +86,7 @@ async fn the_output_is_lost_with_the_last_complete_copy(site: Site) {
     store.declare_dead(audit("instance.remove"), "c1".into()).await.unwrap();
     assert_eq!((lost(released).await, lost(dead).await), (None, Some("c1".into())));
     // The other copy had come to its end all the same.
-    store.hold_complete((dead, N), "c2".into(), vec!["copy of u1".into()], 70).await.unwrap();
+    store.hold_complete((dead, N), "c2".into(), vec!["copy of u1".into()]).await.unwrap();
     assert_eq!(lost(dead).await, None);
     sql(&store, "UPDATE lease SET epoch = epoch / 4294967296 * 4294967296 WHERE node = 'c2'").await;
     store.declare_dead(audit("instance.remove"), "c2".into()).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_job_stays_while_another_control_node_fetches_its_output(site: Site) {
     sweep(&store, &c1, id).await;
     let refused = store.delete_job(audit("job.delete"), id).await.unwrap_err();
     assert!(refused.to_string().contains("on c2 has not got all of its output yet"), "{refused}");
-    store.hold_complete((id, N), "c2".into(), vec!["copy".into()], 70).await.unwrap();
+    store.hold_complete((id, N), "c2".into(), vec!["copy".into()]).await.unwrap();
     store.delete_job(audit("job.delete"), id).await.unwrap();
 }
 
@@ -113,11 +113,11 @@ async fn undo_steps(store: &Store) {
     for column in ["attempt DROP COLUMN released_by", "job DROP COLUMN output_lost"] {
         store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
-    for column in ["attempt", "bytes", "complete"] {
+    for column in ["attempt", "complete"] {
         let statement = format!("ALTER TABLE holder DROP COLUMN {column}");
         store.write(move |sql| sql.execute(&statement, &[])).await.unwrap();
     }
-    for column in ["lease DROP COLUMN beat", "seen DROP COLUMN beat"] {
+    for column in ["lease DROP COLUMN beat", "lease DROP COLUMN lasts", "seen DROP COLUMN beat"] {
         store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
     sql(store, "UPDATE meta SET value = '3' WHERE key = 'schema'").await;
