@@ -108,16 +108,17 @@ impl Children for RegistryChildren {
         Box::pin(self.0.has_room())
     }
 
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
             if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
-                return Ok(());
+                return Ok(true);
             }
             match self.submit(request, input).await {
-                Ok(()) => Ok(()),
+                Ok(()) => Ok(true),
+                Err(WorkError::Disclaimed(_)) => Ok(false),
                 // A unit that was made and could not be started is followed: its Detail says why.
-                Err(_) if self.known(&unit) == Known::Here => Ok(()),
+                Err(_) if self.known(&unit) == Known::Here => Ok(true),
                 Err(error) => Err(error.to_string()),
             }
         })

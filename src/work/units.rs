@@ -236,8 +236,10 @@ impl Units {
         self.store.remove(&entry.dir).await?;
         entry.retire();
         drop(lock);
-        let was_there = !entry.dir.is_hidden() && self.by_id.write().remove(&entry.id).is_some();
-        if was_there && !entry.is_discarded() && !entry.is_repeated() {
+        // What never ran may be submitted again, or disclaimed; that it was released would say that it had run.
+        let never_ran = entry.is_discarded() || entry.is_repeated() || entry.status().life.lacks_payload();
+        let mut by_id = self.by_id.write();
+        if !entry.dir.is_hidden() && by_id.remove(&entry.id).is_some() && !never_ran {
             self.released.remember(entry.id.as_str());
         }
         Ok(())

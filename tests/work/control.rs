@@ -267,7 +267,8 @@ async fn answer(
         }
         "disclaim" if !mode.go => {
             let kind = command["worktype"].as_str().unwrap();
-            let report = registry.disclaim(id, kind, &caller).await?;
+            let signature = command["signature"].as_str().map(str::to_owned);
+            let report = registry.disclaim(id, kind, &Caller { signature, ..caller }).await?;
             let promise = serde_json::json!({ "disclaimed": id });
             Ok(Some(report.map_or(promise, |report| serde_json::to_value(report).unwrap()).to_string()))
         }

@@ -1,6 +1,7 @@
 //! Units on another node: two engines that reach each other through memory, with links that can be cut, and a
 //! control service that can behave like a Go node, which does not support follow.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use meshd::controller::core::{ChildEnd, InstanceName};
 use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
 use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
+use meshd::work::signing::{Signer, Verifier};
 use meshd::work::{Caller, Leftovers, Options, Origin, Outcome, Registry, Started, State, WorkError};
 
 use crate::control::Mesh;
@@ -358,37 +360,6 @@ async fn a_node_that_makes_no_private_directory_is_told_where_to_make_one() {
     }
 }
 
-#[tokio::test]
-async fn a_child_is_adopted_from_a_node_that_gave_it_another_id_also_after_its_end() {
-    let pair = Pair::new().await;
-    pair.mesh.pretend_go(true);
-    let children = RegistryChildren(pair.near.clone());
-    for (job, script, end) in [
-        (1, "echo running; sleep 1000", false),
-        (2, "echo '{\"status\": \"starting\", \"cwd\": \"'$1'/project\"}'", true),
-    ] {
-        let unit = format!("c000000abn{job}a1r0000000{job}");
-        let params = format!("{} sh --private-data-dir=/tmp/meshd_{unit}", shlex::try_quote(script).unwrap());
-        let there = run_as(&pair.far, request("localhost", "sh", &params), b"").await;
-        // Another one, of which no more is known.
-        let other = run_as(&pair.far, request("localhost", "sh", "'echo /tmp/meshd_other'"), b"").await;
-        finished(&pair.far, &other).await;
-        match end {
-            true => drop(finished(&pair.far, &there).await),
-            false => drop(until(&pair.far, &there, |report| report.stdout_size > 0).await),
-        }
-        children.adopt(child(&unit)).await.unwrap();
-        let shown = until(&pair.near, &unit, |report| report.stdout_size > 0).await;
-        assert_eq!(shown.extra_data["RemoteUnitID"], there.as_str(), "{shown:?}");
-        if end {
-            assert_eq!(finished(&pair.near, &unit).await.state, State::Succeeded);
-            assert_eq!(collect(&pair.near, &unit, 0).await, collect(&pair.far, &there, 0).await);
-        }
-        assert!(children.release(unit, Leftovers::Stay).await);
-        eventually_gone(&pair.far, &there).await;
-    }
-}
-
 /// A few MB a second, without end.
 const FLOOD: &str = "while :; do head -c 50000 /dev/zero; sleep 0.02; done";
 
@@ -503,6 +474,21 @@ async fn a_child_that_was_released_on_its_node_is_not_one_that_never_was_there()
         }
         assert!(is_refused(&pair.far, unit).await, "{unit} may run elsewhere by now");
     }
+}
+
+#[tokio::test]
+async fn a_promise_about_signed_work_is_asked_for_with_a_signature() {
+    let certs = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs");
+    let signer = Signer::open(&certs.join("work.key"), Duration::from_secs(60)).unwrap();
+    let pair = Pair::with(|options| options.signer = Some(Arc::new(signer))).await;
+    let verifier = Verifier::open(&certs.join("work.pub"), node("n2")).unwrap();
+    pair.far.set_verifier(Some(Arc::new(verifier)));
+    let unit = "c000000abn1a1r00000001";
+    let children = RegistryChildren(pair.near.clone());
+    children.adopt(ChildRequest { work_type: "signed".into(), signed: true, ..child(unit) }).await.unwrap();
+    let mut stream = children.follow(unit.to_owned(), 0).await;
+    let end = within(stream.next()).await;
+    assert!(matches!(end, ChildNews::Ended { end: ChildEnd::Unknown, .. }), "{end:?}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! `owner_lost_after`, by its own clock, takes over, by compare and swap on what it has seen. A job stores the owner and the
 //! epoch that may write to it. A holder of another epoch can no longer change anything, however late its write arrives.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ pub struct Lease {
     pub beat: i64,
     /// When programs of before take it for expired, by the store's clock.
     pub expires: Time,
+    /// How long its holder acts without a renewal, and a heartbeat more: nobody takes it over sooner.
+    pub lasts: Duration,
 }
 
 impl Watched for Lease {
@@ -109,7 +112,8 @@ impl Lease {
     ) -> Self {
         let epoch = former.map_or(Epoch(0), |lease| lease.epoch).next(random);
         let beat = former.map_or(0, |lease| lease.beat) + 1;
-        Self { node, epoch, beat, expires: now + times.owner_lost_after }
+        let lasts = times.owner_lost_after;
+        Self { node, epoch, beat, expires: now + lasts, lasts }
     }
 
     /// The fence that its holder writes with.
@@ -131,7 +135,7 @@ impl Lease {
             return Err(Fenced(by.clone()));
         }
         self.beat += 1;
-        self.expires = now + times.owner_lost_after;
+        (self.expires, self.lasts) = (now + times.owner_lost_after, times.owner_lost_after);
         Ok(())
     }
 
@@ -191,13 +195,19 @@ impl LeaseWatch {
         self.0.changed(own.node.clone(), own, now);
     }
 
+    /// The control nodes that were seen to live.
+    pub fn alive(&self) -> BTreeSet<InstanceName> {
+        let leases = self.0.rows().filter(|lease| self.0.has_changed(&lease.node));
+        leases.map(|lease| lease.node.clone()).collect()
+    }
+
     /// Leases whose holders are lost.
     pub fn lost(&self, now: Time, times: &LeaseTimes) -> Vec<Lease> {
         self.0.rows().filter(|lease| lease.is_held() && self.is_lost(lease, now, times)).cloned().collect()
     }
 
     fn is_lost(&self, lease: &Lease, now: Time, times: &LeaseTimes) -> bool {
-        self.0.unchanged_for(&lease.node, lease, now) > times.owner_lost_after
+        self.0.unchanged_for(&lease.node, lease, now) > times.owner_lost_after.max(lease.lasts)
     }
 
     /// What became of the lease that a fence is from. A later epoch alone does not say that somebody lives with it: the

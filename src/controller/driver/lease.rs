@@ -18,6 +18,7 @@ use crate::controller::core::{
     Tenure, Time,
 };
 use crate::controller::store::{Beat, Error, Kept};
+use crate::work::Leftovers;
 
 /// As many failures in that time end the controller of this node.
 const FAILURES: usize = 3;
@@ -135,7 +136,11 @@ impl JobDriver {
                     self.give_up();
                     match self.take_lease().await {
                         Ok(()) => return Ok(()),
-                        Err(error) => tracing::warn!(%error, "there is no new lease yet"),
+                        Err(error) => {
+                            tracing::warn!(%error, "there is no new lease yet");
+                            // There may be, and then it was this node that changed it.
+                            watch = LeaseWatch::default();
+                        }
                     }
                 }
                 Ok(Standing::Replaced) => {
@@ -293,7 +298,12 @@ impl JobDriver {
                 }
                 (false, false) => drop(self.foreign.lock().insert(unit)),
                 // Nobody else knows that its node has not answered yet.
-                (false, true) if child.is_released && self.is_swept(&child.id).await? => {}
+                (false, true) if self.is_swept(&child.id).await? => {
+                    // It is nobody's any more, and may have come late to its node.
+                    if !child.is_released {
+                        self.children.release(unit, Leftovers::End).await;
+                    }
+                }
                 (false, true) => {
                     tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
                     self.children.forget(unit).await;

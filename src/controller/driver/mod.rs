@@ -294,6 +294,8 @@ impl JobDriver {
 
     async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
+        // Before anything that the store may hold up: what was seen is as old as this look.
+        let lost = self.leases.lock().lost(self.clock_now(), &times(&self.options()));
         let said =
             self.attempts.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect();
         let losses = self.store.judge_losses(self.fence(), self.patience(), said).await?;
@@ -306,7 +308,6 @@ impl JobDriver {
                 self.show(job).await?;
             }
         }
-        let lost = self.leases.lock().lost(self.clock_now(), &times(&self.options()));
         for lost in lost {
             self.take_over(lost).await?;
         }
@@ -322,7 +323,9 @@ impl JobDriver {
 
     /// Has a pass made. Returns whether another one should follow at once.
     async fn pass(self: &Arc<Self>) -> Result<bool, Error> {
-        let waits = Waits { watch: self.waits.clone(), now: self.clock_now() };
+        let mut alive = self.leases.lock().alive();
+        alive.insert(self.node.clone());
+        let waits = Waits { watch: self.waits.clone(), now: self.clock_now(), alive: Some(alive) };
         let limits = PassLimits { require_tls: self.options().require_tls, waits, ..PassLimits::default() };
         let passed = self.store.pass(self.fence(), limits).await?;
         for job in passed.failed {

@@ -51,7 +51,9 @@ impl JobDriver {
             Err(error) => return Err(error),
         };
         let setup = self.pod_setup();
-        let (id, is_inherited) = (job.id, attempt.sender != self.node);
+        // What runs has been sent, perhaps from here, before another control node drove the job for a while.
+        let is_inherited = attempt.sender != self.node || attempt.progress != Progress::Placed;
+        let id = job.id;
         let made = in_background(move || setup.child(&group, id, header.runner.as_ref())).await;
         let named = |fault| format!("container group {}: {fault}", attempt.group);
         Ok(made

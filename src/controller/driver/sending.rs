@@ -69,7 +69,8 @@ impl JobDriver {
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
         match self.obeying(duty, &unit, self.children.send(request, input)).await {
-            Ok(()) => Ok(true),
+            Ok(true) => Ok(true),
+            Ok(false) => self.unknown(id, n).await,
             Err(cause) => self.refuse(id, n, cause).await,
         }
     }

@@ -166,11 +166,12 @@ pub trait Children: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// Starts a unit. Once this returns, the unit is durable here, with what it reads.
+    /// Starts a unit. Once this returns, the unit is durable here, with what it reads. Returns false if this node is to run
+    /// it and has promised not to.
     ///
     /// # Errors
     /// It was refused, for this cause.
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>>;
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>>;
 
     /// Follows a unit that may have been started before, and of which nothing is left here. Returns false if its cluster
     /// has no such pod; what a node has, shows when it is followed.

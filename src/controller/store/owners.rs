@@ -4,6 +4,7 @@
 //! seen. The core decides who is lost and who inherits; here that becomes one transaction.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::error::Error;
 use super::instances;
@@ -276,7 +277,7 @@ pub(super) fn check(sql: &mut dyn Sql, by: &Fence) -> Result<(), Error> {
     if held { Ok(()) } else { Err(Error::fenced(by)) }
 }
 
-const COLUMNS: &str = "SELECT node, epoch, beat, expires FROM lease";
+const COLUMNS: &str = "SELECT node, epoch, beat, expires, lasts FROM lease";
 
 fn leases(sql: &mut dyn Sql) -> Result<Vec<Lease>, Error> {
     sql.query(&format!("{COLUMNS} ORDER BY node"), &[])?.into_iter().map(read_lease).collect()
@@ -289,14 +290,17 @@ fn lease(sql: &mut dyn Sql, node: &InstanceName) -> Result<Option<Lease>, Error>
 }
 
 fn read_lease(mut row: Row) -> Result<Lease, Error> {
-    Ok(Lease { node: row.take()?, epoch: row.take()?, beat: row.take()?, expires: row.take()? })
+    let (node, epoch, beat, expires) = (row.take()?, row.take()?, row.take()?, row.take()?);
+    Ok(Lease { node, epoch, beat, expires, lasts: Duration::from_millis(row.take()?) })
 }
 
 fn save_lease(sql: &mut dyn Sql, lease: &Lease) -> Result<(), Error> {
+    let lasts = u64::try_from(lease.lasts.as_millis()).unwrap_or(u64::MAX);
     sql.execute(
-        "INSERT INTO lease (node, epoch, beat, expires) VALUES ($1, $2, $3, $4) ON CONFLICT (node) \
-         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, expires = excluded.expires",
-        values![&lease.node, lease.epoch, lease.beat, lease.expires],
+        "INSERT INTO lease (node, epoch, beat, expires, lasts) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (node) \
+         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, expires = excluded.expires, \
+         lasts = excluded.lasts",
+        values![&lease.node, lease.epoch, lease.beat, lease.expires, lasts],
     )?;
     Ok(())
 }

@@ -40,6 +40,8 @@ pub struct Waits {
     pub watch: Arc<Mutex<WaitWatch>>,
     /// The time of the process's own clock.
     pub now: Time,
+    /// The control nodes that it has seen to live: no other one gets a job. All that hold a lease, if it has not looked.
+    pub alive: Option<BTreeSet<InstanceName>>,
 }
 
 impl Loadout {
@@ -47,7 +49,8 @@ impl Loadout {
         let Registry { instances, groups } = Registry::load(sql)?;
         let mut jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
         jobs::load_words(sql, &mut jobs)?;
-        let live = owners::live(sql)?;
+        let mut live = owners::live(sql)?;
+        live.retain(|fence| waits.alive.as_ref().is_none_or(|alive| alive.contains(&fence.owner)));
         let pending = pending(sql, &jobs, &live, waits)?;
         Ok(Self {
             instances: instances.into_iter().map(|record| record.instance).collect(),

@@ -4,7 +4,7 @@
 use super::{Registry, detached};
 use crate::work::signing::{Subject, Verb};
 use crate::work::unit::UnitId;
-use crate::work::{Caller, Submitter, UnitReport, WorkError};
+use crate::work::{Caller, RUNNER, SYNC, Submitter, UnitReport, WorkError};
 
 impl Registry {
     /// Promises, durably, that no unit of that ID runs here within 48 hours. If it is here nothing is promised, and its
@@ -22,7 +22,10 @@ impl Registry {
         if !id.is_child() {
             return Err(WorkError::NotDisclaimable(id.to_string()));
         }
-        self.local.admit(work_type, caller)?;
+        // What a controller runs on its own node no client may submit, and another control node may have to ask about.
+        if ![RUNNER, SYNC].contains(&work_type) {
+            self.local.admit(work_type, caller)?;
+        }
         if !self.local.has_type(work_type) {
             return Err(WorkError::UnknownType(work_type.to_owned()));
         }

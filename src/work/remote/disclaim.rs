@@ -10,7 +10,7 @@ use super::session::{ControlSession, StepError};
 use super::submit::extra;
 use crate::rpc::request::{Request, WorkRequest};
 use crate::rpc::{CallError, UnitReport};
-use crate::work::signing::Verb;
+use crate::work::signing::{Subject, Verb};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::Life;
 use crate::work::units::Entry;
@@ -50,10 +50,16 @@ impl Remotes {
         }
         let remote = extra(entry);
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        let about = Subject {
+            verb: Verb::Disclaim,
+            work_type: Some(&remote.remote_work_type),
+            unit: Some(&remote.remote_unit_id),
+            ..Subject::default()
+        };
         let request = WorkRequest::Disclaim {
             unit: remote.remote_unit_id.to_string(),
             work_type: remote.remote_work_type.to_string(),
-            signature: self.sign_request(&remote, Verb::Disclaim)?,
+            signature: self.sign(&remote, &about)?,
         };
         match session.connection.command(&Request::Work(request)).await {
             Ok(answer) if answer.get("disclaimed").is_some() => Ok(true),

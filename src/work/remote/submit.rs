@@ -183,7 +183,11 @@ impl Remotes {
         self.sign(remote, &Subject { verb, unit: Some(&remote.remote_unit_id), ..Subject::default() })
     }
 
-    fn sign(&self, remote: &RemoteExtra, about: &Subject<'_>) -> Result<Option<String>, StepError> {
+    pub(super) fn sign(
+        &self,
+        remote: &RemoteExtra,
+        about: &Subject<'_>,
+    ) -> Result<Option<String>, StepError> {
         if !remote.sign_work {
             return Ok(None);
         }

@@ -49,7 +49,7 @@ impl Disclaimed {
         let now = Instant::now();
         let read = || match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
-            text => text?.lines().map(|line| parse(line, now).ok_or(ErrorKind::InvalidData.into())).collect(),
+            text => text?.lines().map(|line| parse(line, now).ok_or_else(|| unreadable(line))).collect(),
         };
         let promises =
             read().map_err(|source: io::Error| OpenError::Io { what: "read", path: path.clone(), source })?;
@@ -68,7 +68,7 @@ impl Disclaimed {
     pub(crate) async fn promise(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
         let _turn = self.writing.lock().await;
         let now = Instant::now();
-        {
+        let former = {
             let mut promises = self.promises.lock();
             promises.retain(|_, promise| promise.until > now);
             match promises.get(&id) {
@@ -82,10 +82,15 @@ impl Disclaimed {
                     }
                 }
             }
-            promises.insert(id.clone(), Promise { to, until: now + LASTS });
-        }
+            promises.insert(id.clone(), Promise { to, until: now + LASTS })
+        };
         self.write().await.inspect_err(|_| {
-            self.promises.lock().remove(&id);
+            // What was promised before still holds.
+            let mut promises = self.promises.lock();
+            match former {
+                Some(former) => drop(promises.insert(id, former)),
+                None => drop(promises.remove(&id)),
+            }
         })
     }
 
@@ -109,6 +114,11 @@ impl Disclaimed {
     fn path(&self) -> PathBuf {
         self.store.root().join(FILE)
     }
+}
+
+fn unreadable(line: &str) -> io::Error {
+    let why = "is not an ID, a caller, and seconds: remove the line, once no control node may still send that unit here";
+    io::Error::new(ErrorKind::InvalidData, format!("the line {line:?} {why}"))
 }
 
 fn parse(line: &str, now: Instant) -> Option<(UnitId, Promise)> {

@@ -155,7 +155,13 @@ fn programs_of_before_are_seen_to_live_and_take_over() {
     let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
     let new = store.start("c1");
     // Theirs count by one, and renew the time alone.
-    store.leases.push(Lease { node: "c2".into(), epoch: Epoch(7), beat: 0, expires: START });
+    store.leases.push(Lease {
+        node: "c2".into(),
+        epoch: Epoch(7),
+        beat: 0,
+        expires: START,
+        lasts: Duration::ZERO,
+    });
     for at in (0..200).step_by(10) {
         store.clock = store.clock + secs(10);
         store.beat(&new).unwrap();
@@ -202,7 +208,13 @@ fn a_fenced_holder_learns_who_has_its_lease() {
     store.leases.clear();
     assert_eq!(after(&store, 2, &mut LeaseWatch::default()), Standing::Free);
     // One from before its own start: nobody can have taken that since.
-    store.leases.push(Lease { node: "c1".into(), epoch: Epoch(5), beat: 0, expires: START });
+    store.leases.push(Lease {
+        node: "c1".into(),
+        epoch: Epoch(5),
+        beat: 0,
+        expires: START,
+        lasts: Duration::ZERO,
+    });
     assert_eq!(after(&store, 3, &mut LeaseWatch::default()), Standing::Free);
 }
 

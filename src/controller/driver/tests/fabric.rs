@@ -441,7 +441,7 @@ impl Children for FakeChildren {
         is_waiting.then(|| "the way there is long".to_owned())
     }
 
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<(), String>> {
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
             self.fabric.change(|units| {
@@ -461,7 +461,7 @@ impl Children for FakeChildren {
                     local.input = Some(bytes);
                 }
             });
-            Ok(())
+            Ok(true)
         })
     }
 
