@@ -1,25 +1,19 @@
 //! The nodes of a mesh and the units on them, without a mesh: what the driver sees of it and does to it, under the
 //! control of a test. It outlives the control node's processes, as disks and other nodes do.
 
+mod children;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
-use crate::controller::driver::world::{
-    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, Mesh, NodeView, PodChild,
-};
-use crate::pods::place::{ClusterError, PodPlace};
+pub(super) use self::children::FakeChildren;
+use crate::controller::core::{ChildEnd, ChildId, InstanceName};
+use crate::controller::driver::world::{ChildRequest, Doing, Mesh, NodeView};
 use crate::rpc::OutputBound;
-use crate::work::jobs::JobUnit;
-use crate::work::{Leftovers, Registry};
-
-const NO_CLUSTER: &str = "there is no cluster";
 
 /// What a node's runner answers to a health check.
 #[derive(Debug, Clone)]
@@ -416,212 +410,5 @@ impl Mesh for FakeMesh {
 
     fn proves_names(&self, profile: &str) -> bool {
         profile == "strict"
-    }
-}
-
-/// What the driver does to units.
-pub(super) struct FakeChildren {
-    pub(super) fabric: Arc<Fabric>,
-    /// The node's units, of which it makes those of jobs that were submitted elsewhere.
-    pub(super) registry: Registry,
-}
-
-impl Children for FakeChildren {
-    fn known(&self, unit: &str) -> Known {
-        self.fabric.look(|units| match units.local.get(unit).filter(|local| !local.is_released) {
-            None => Known::Unknown,
-            Some(Local { input: None, .. }) => Known::Unsent,
-            Some(_) => Known::Here,
-        })
-    }
-
-    fn detail(&self, unit: &str) -> Option<String> {
-        let waits = |local: &Local| !local.is_sent && ChildId::parse(unit).is_none();
-        let is_waiting = self.fabric.look(|units| units.local.get(unit).is_some_and(waits));
-        is_waiting.then(|| "the way there is long".to_owned())
-    }
-
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>> {
-        Box::pin(async move {
-            let unit = request.unit.clone();
-            self.fabric.change(|units| {
-                assert!(!units.local.contains_key(&unit), "{unit} is sent twice");
-                units.local.insert(unit.clone(), Local::new(request));
-            });
-            // The process may end here.
-            tokio::task::yield_now().await;
-            let mut bytes = input.head;
-            for (path, from) in input.files {
-                let mut file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-                file.seek(SeekFrom::Start(from)).map_err(|error| error.to_string())?;
-                file.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-            }
-            self.fabric.change(|units| {
-                if let Some(local) = units.local.get_mut(&unit) {
-                    local.input = Some(bytes);
-                }
-            });
-            Ok(true)
-        })
-    }
-
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>> {
-        let adopted = self.fabric.change(|units| {
-            if let Some(left) = units.adopt_failures.checked_sub(1) {
-                units.adopt_failures = left;
-                return Err("no space left on device".to_owned());
-            }
-            let unit = request.unit.clone();
-            let input = Some(Vec::new());
-            let local = Local { input, is_sent: true, is_inherited: true, ..Local::new(request) };
-            units.local.entry(unit).or_insert(local);
-            Ok(true)
-        });
-        Box::pin(async { adopted })
-    }
-
-    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>> {
-        let is_absent = self.fabric.change(|units| {
-            let is_absent = !units.there.contains_key(&unit);
-            units.disclaimed.extend(is_absent.then_some(unit));
-            is_absent
-        });
-        Box::pin(async move { Ok(is_absent) })
-    }
-
-    fn room(&self) -> Doing<'_, ()> {
-        let mut news = self.fabric.unit_news.subscribe();
-        Box::pin(async move {
-            while self.fabric.look(|units| units.is_full) {
-                let _never = news.changed().await;
-            }
-        })
-    }
-
-    fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
-        let news = self.fabric.unit_news.subscribe();
-        let fabric = self.fabric.clone();
-        let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0, is_missing: false };
-        Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
-    }
-
-    fn cancel(&self, unit: String) -> Doing<'_, bool> {
-        let is_taken = self.fabric.change(|units| match units.cancel_failures.checked_sub(1) {
-            Some(left) => {
-                units.cancel_failures = left;
-                false
-            }
-            None => {
-                units.note_cancel(&unit);
-                true
-            }
-        });
-        Box::pin(async move { is_taken })
-    }
-
-    fn of_job(&self, child: &ChildId) -> Vec<ChildId> {
-        let all: Vec<_> =
-            self.fabric.look(|units| units.local.keys().filter_map(|unit| ChildId::parse(unit)).collect());
-        all.into_iter().filter(|other| other.job == child.job).collect()
-    }
-
-    fn release(&self, unit: String, _leftovers: Leftovers) -> Doing<'_, bool> {
-        if self.fabric.look(|units| units.keeps_released) {
-            return Box::pin(async { false });
-        }
-        self.fabric.change(|units| {
-            if let Some(local) = units.local.get_mut(&unit) {
-                local.is_released = true;
-            }
-        });
-        Box::pin(async { true })
-    }
-
-    fn withhold(&self, unit: String) -> Doing<'_, ()> {
-        self.fabric.change(|units| units.note_cancel(&unit));
-        Box::pin(async {})
-    }
-
-    fn let_act(&self, may_act: bool) {
-        if self.fabric.look(|units| units.may_act) != may_act {
-            self.fabric.change(|units| units.may_act = may_act);
-        }
-    }
-
-    fn check_pod(&self, _place: &PodPlace) -> Doing<'_, Result<(), String>> {
-        Box::pin(async { Err(NO_CLUSTER.to_owned()) })
-    }
-
-    fn prepare_pod(&self, _pod: &PodChild) -> Doing<'_, Result<(), ClusterError>> {
-        unreachable!("{NO_CLUSTER}")
-    }
-
-    fn delete_secret(&self, _place: PodPlace, _name: String) -> Doing<'_, Result<(), ClusterError>> {
-        unreachable!("{NO_CLUSTER}")
-    }
-
-    fn job_unit(&self, unit: &str) -> Option<JobUnit> {
-        self.registry.job_unit(unit)
-    }
-
-    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
-        let is_full = self.fabric.change(|units| {
-            let is_full = units.unit_failures > 0;
-            units.unit_failures = units.unit_failures.saturating_sub(1);
-            is_full
-        });
-        Box::pin(async move { if is_full { None } else { self.registry.adopt_job(job.0).await.ok() } })
-    }
-}
-
-struct FakeStream {
-    fabric: Arc<Fabric>,
-    news: watch::Receiver<u64>,
-    unit: String,
-    at: usize,
-    told: u64,
-    is_missing: bool,
-}
-
-impl FakeStream {
-    fn now(&mut self) -> Option<ChildNews> {
-        let (unit, at, told) = (self.unit.clone(), self.at, self.told);
-        let mut units = self.fabric.units.lock();
-        let Some(local) = units.local.get(&unit).filter(|local| !local.is_released) else {
-            let detail = format!("unit {unit} is gone");
-            return Some(ChildNews::Ended { end: ChildEnd::Released, detail });
-        };
-        let (contacts, end) = (local.contacts, local.end.clone());
-        let was_missing = std::mem::replace(&mut self.is_missing, local.is_missing);
-        match (was_missing, local.is_missing) {
-            (false, true) => return Some(ChildNews::Missing),
-            (true, false) if end.is_none() => return Some(ChildNews::Accepted),
-            (true, _) | (false, false) => {}
-        }
-        let rest = Bytes::copy_from_slice(local.output.get(at..).unwrap_or_default());
-        if contacts > told && end.is_none() && local.in_contact && !local.is_missing {
-            self.told = contacts;
-            return Some(ChildNews::Accepted);
-        }
-        if !rest.is_empty() {
-            let piece = units.piece(rest.len());
-            self.at += piece;
-            return Some(ChildNews::Output(rest.slice(..piece)));
-        }
-        end.map(|(end, detail)| ChildNews::Ended { end, detail })
-    }
-}
-
-impl ChildStream for FakeStream {
-    fn next(&mut self) -> Doing<'_, ChildNews> {
-        Box::pin(async move {
-            loop {
-                self.news.mark_unchanged();
-                if let Some(news) = self.now() {
-                    return news;
-                }
-                let _never = self.news.changed().await;
-            }
-        })
     }
 }
