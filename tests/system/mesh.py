@@ -30,6 +30,8 @@ ANSIBLE_RUNNER = VENV / "bin" / "ansible-runner"
 #: In the environment of every process of a mesh, so that all of them can be found.
 MARK = "MESHD_TEST_DIR"
 PATIENCE = 30.0
+#: As many processes of pytest may run side by side: each takes ports of its own.
+WORKERS = 4
 
 
 def until(what, condition, seconds=PATIENCE, pause=0.02):
@@ -48,15 +50,14 @@ def free_port():
     """A free port of 127.0.0.1.
 
     It lies below those that the kernel gives to connections and to listeners on port 0, and below those of the tests'
-    clusters: one of those could be gone when the node starts.
+    clusters: one of those could be gone when the node starts. Tests that run beside these take others.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
-        port = random.randrange(12_000, 26_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        port = random.randrange(12_000 + worker, 26_000, WORKERS)
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams, contextlib.suppress(OSError):
+            stream.bind(("127.0.0.1", port))
+            datagrams.bind(("127.0.0.1", port))
             return port
 
 
