@@ -97,17 +97,29 @@ impl Store {
         .await
     }
 
-    /// The owner is about to send a unit. That is a write, though it changes nothing: a takeover either comes before it, and
-    /// nothing is sent, or after it. Returns the job as it is now.
+    /// The owner is about to send what an attempt's unit reads. That is a write: a takeover either comes before it, and
+    /// nothing is sent, or after it, and then it is known that it may have been. Returns the job as it is now.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down. Or there is no such job.
-    pub async fn before_sending(&self, by: Fence, id: JobId) -> Result<Job, Error> {
+    pub async fn before_sending(&self, by: Fence, id: JobId, n: AttemptNo) -> Result<Job, Error> {
         self.fenced_write(by, move |sql, by| {
             let mut job = jobs::load_one(sql, id)?;
             job.driven_by(by).map_err(Refused::from)?;
-            sql.execute("UPDATE job SET epoch = epoch WHERE id = $1", values![id])?;
+            sql.execute("UPDATE attempt SET sent = 1 WHERE job = $1 AND n = $2", values![id, n])?;
             Ok(job)
+        })
+        .await
+    }
+
+    /// Whether what an attempt's unit reads may have been sent. If not, nobody but its job's owner can send it.
+    ///
+    /// # Errors
+    /// There is no such attempt.
+    pub async fn may_have_been_sent(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
+        self.read(move |sql| {
+            let query = "SELECT sent FROM attempt WHERE job = $1 AND n = $2";
+            sql.query(query, values![id, n])?.pop().ok_or(Error::NoJob(id))?.take()
         })
         .await
     }

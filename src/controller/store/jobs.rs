@@ -242,7 +242,7 @@ pub(super) fn save(sql: &mut dyn Sql, before: &Job, after: &Job) -> Result<bool,
     insert(
         sql,
         "attempt (job, n, unit, sender, node, grp, work_type, placed, started, ended, outcome, confirmed, swept, \
-         output_end, output_hash, released_by)",
+         output_end, output_hash, released_by, sent)",
         rows,
         "ON CONFLICT (job, n) DO UPDATE SET started = excluded.started, ended = excluded.ended, \
          outcome = excluded.outcome, confirmed = excluded.confirmed, swept = excluded.swept, \
@@ -280,6 +280,7 @@ fn attempt_row(job: JobId, attempt: &Attempt) -> Vec<SqlValue> {
         attempt.output.map(|output| output.bytes),
         attempt.output.and_then(|output| output.hash).map(|hash| format!("{hash:016x}")),
         attempt.released_by.clone(),
+        false,
     ]
     .to_vec()
 }

@@ -144,12 +144,14 @@ fn bound_recaps(sql: &mut dyn Sql) -> Result<(), Error> {
     Ok(())
 }
 
-/// An output has a length and a hash, a copy of it is complete or not, and who let a unit be released is known. Of what an
-/// older program writes all of that stays empty.
+/// An output has a length and a hash, a copy of it is complete or not, and who let a unit be released is known, and whether
+/// anybody was about to send it. Of what an older program writes all of that stays empty, and may have been sent.
 fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
     sql.batch(
         "ALTER TABLE attempt ADD COLUMN output_end BIGINT; ALTER TABLE attempt ADD COLUMN output_hash TEXT; \
-         ALTER TABLE attempt ADD COLUMN released_by TEXT; ALTER TABLE holder ADD COLUMN attempt BIGINT; \
+         ALTER TABLE attempt ADD COLUMN released_by TEXT; \
+         ALTER TABLE attempt ADD COLUMN sent BIGINT NOT NULL DEFAULT 1; \
+         ALTER TABLE holder ADD COLUMN attempt BIGINT; \
          ALTER TABLE holder ADD COLUMN complete BIGINT; ALTER TABLE job ADD COLUMN output_lost TEXT; \
          UPDATE holder SET complete = 0 WHERE job IN \
          (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running'))",

@@ -218,9 +218,17 @@ impl<'a> Owner<'a> {
         self.site.job(job).attempts[0].unit.to_string()
     }
 
+    /// It is about to send the attempt of a job. Returns its unit.
+    pub(super) fn about_to_send(&self, job: JobId) -> String {
+        let unit = self.placed(job);
+        let store = &self.site.driver().store;
+        self.site.run(store.before_sending(self.fence.clone(), job, AttemptNo(1))).unwrap();
+        unit
+    }
+
     /// The attempt of a job runs.
     pub(super) fn accept(&self, job: JobId) {
-        self.placed(job);
+        self.about_to_send(job);
         let drive = self
             .site
             .driver()

@@ -10,7 +10,7 @@ use super::*;
 use crate::controller::core::{JobId, LeaseTimes};
 use crate::controller::store::Kept;
 
-/// Another control node is about to send the attempt of a job to e1. Returns the job and the unit.
+/// The attempt of a job is another control node's to send to e1. Returns the job and the unit.
 fn placed_by_another<'a>(site: &'a Site, header: Value) -> (Owner<'a>, JobId, String) {
     let other = Owner::start(site);
     site.operate(json!({"op": "pause"}));
@@ -23,9 +23,10 @@ fn placed_by_another<'a>(site: &'a Site, header: Value) -> (Owner<'a>, JobId, St
     (other, job, child)
 }
 
-/// The same, and it is lost.
+/// The same, which is about to send it, and is lost.
 fn about_to_be_sent(site: &Site, header: Value) -> (JobId, String) {
-    let (_, job, child) = placed_by_another(site, header);
+    let (other, job, child) = placed_by_another(site, header);
+    other.about_to_send(job);
     take_over(site, job);
     (job, child)
 }
@@ -82,6 +83,17 @@ fn what_a_go_node_does_not_have_is_placed_again_only_when_an_operator_says_so() 
     assert_eq!(audit["rows"][0]["op"], "job.confirm_lost", "{audit}");
     let second = next(&site, job);
     site.ask(json!({"op": "job.confirm_lost", "id": job.0, "attempt": 2})).unwrap_err();
+    finish(&site, job, &second);
+    assert!(!site.fabric.look(|units| units.started.contains(&child)));
+}
+
+#[test]
+fn what_nobody_was_about_to_send_is_placed_again_also_from_a_go_node() {
+    let site = Site::ready(&["e1"]);
+    become_go(&site);
+    let (_, job, child) = placed_by_another(&site, json!({}));
+    take_over(&site, job);
+    let second = next(&site, job);
     finish(&site, job, &second);
     assert!(!site.fabric.look(|units| units.started.contains(&child)));
 }

@@ -32,7 +32,7 @@ fn follow_at_last(is_accepted: bool) {
     let site = Site::ready(&["e1"]);
     let other = Owner::start(&site);
     let job = other.submit("theirs");
-    let child = other.placed(job);
+    let child = other.about_to_send(job);
     site.fabric.run(&child, "e1");
     if is_accepted {
         other.accept(job);

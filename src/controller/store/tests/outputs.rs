@@ -110,7 +110,9 @@ async fn undo_steps(store: &Store) {
     for column in ["attempt DROP COLUMN output_end", "attempt DROP COLUMN output_hash"] {
         store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
-    for column in ["attempt DROP COLUMN released_by", "job DROP COLUMN output_lost"] {
+    for column in
+        ["attempt DROP COLUMN released_by", "attempt DROP COLUMN sent", "job DROP COLUMN output_lost"]
+    {
         store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
     }
     for column in ["attempt", "complete"] {

@@ -89,10 +89,10 @@ async fn a_former_owner_sends_nothing(site: Site) {
     let id = submit(&store, "u1").await;
     place(&store, &c1).await;
     let job = store.job(id).await.unwrap();
-    assert_eq!(store.before_sending(c1.clone(), id).await.unwrap(), job, "it changes nothing");
+    assert_eq!(store.before_sending(c1.clone(), id, AttemptNo(1)).await.unwrap(), job, "it changes nothing");
     take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
-    assert!(matches!(store.before_sending(c1, id).await, Err(Error::Fenced(_))));
-    store.before_sending(c2, id).await.unwrap();
+    assert!(matches!(store.before_sending(c1, id, AttemptNo(1)).await, Err(Error::Fenced(_))));
+    store.before_sending(c2, id, AttemptNo(1)).await.unwrap();
 }
 
 async fn nothing_is_taken_from_one_that_lives(site: Site) {
