@@ -226,6 +226,10 @@ impl JobDriver {
             };
             is_missing = matches!(news, ChildNews::Missing);
             if is_missing {
+                // Nobody can send it any more, and its node says that it has not got it.
+                if !self.store.may_have_been_sent(id, n).await? {
+                    return self.unknown(id, n).await.map(|_| None);
+                }
                 is_running = false;
                 self.store.drive(self.fence(), id, None, move |job, now| job.on_missing(n, now)).await?;
                 self.show(id).await?;

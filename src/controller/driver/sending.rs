@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::JobDriver;
 use super::input::Prepared;
 use super::world::{ChildRequest, Known};
-use crate::controller::core::{Attempt, AttemptNo, Duty, Job, JobId, Progress, Refused};
+use crate::controller::core::{Attempt, AttemptNo, Duty, Job, JobId, Progress};
 use crate::controller::store::Error;
 use crate::work::Leftovers;
 
@@ -29,18 +29,8 @@ impl JobDriver {
                 if (request.node != self.node || request.is_inherited())
                     && (attempt.progress != Progress::Placed || attempt.sender != self.node) =>
             {
-                let (unit, is_pod) = (request.unit.clone(), request.pod.is_some());
-                let may_run = self.store.may_have_been_sent(id, n).await?;
-                if !may_run && !is_pod {
-                    return self.unknown(id, n).await;
-                }
                 // Another control node sent it, or was about to: the instance is asked.
                 return match self.children.adopt(request).await {
-                    Ok(true) if !may_run => {
-                        // The pod waits for what nobody will send.
-                        self.children.release(unit, Leftovers::End).await;
-                        self.unknown(id, n).await
-                    }
                     Ok(true) => Ok(true),
                     Ok(false) => self.unknown(id, n).await,
                     Err(cause) => Err(Error::Unready(format!("its unit cannot be followed here: {cause}"))),
@@ -73,12 +63,7 @@ impl JobDriver {
             Prepared::Unwanted => return self.unwanted(request, id, n).await,
         };
         // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more.
-        let is_wanted = match request.pod {
-            None => self.may_send(id, n).await?,
-            // It is sent once the pod runs.
-            Some(_) => self.is_wanted(id, n).await?,
-        };
-        if !is_wanted || *duty.borrow_and_update() == Duty::Cancel {
+        if !self.may_send(id, n).await? || *duty.borrow_and_update() == Duty::Cancel {
             return self.unwanted(request, id, n).await;
         }
         let unit = request.unit.clone();
@@ -124,17 +109,6 @@ impl JobDriver {
     /// The lease was taken, or could not be renewed, or the store is away.
     pub(in crate::controller) async fn may_send(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         let job = self.store.before_sending(self.fence(), id, n).await?;
-        self.wants(&job, n)
-    }
-
-    /// The same of a pod that is to be made, and whose payload follows.
-    async fn is_wanted(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
-        let mut job = self.store.job(id).await?;
-        job.driven_by(&self.fence()).map_err(Refused::from)?;
-        self.wants(&job, n)
-    }
-
-    fn wants(&self, job: &Job, n: AttemptNo) -> Result<bool, Error> {
         if !self.may_act() {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }

@@ -99,6 +99,16 @@ fn what_nobody_was_about_to_send_is_placed_again_also_from_a_go_node() {
 }
 
 #[test]
+fn what_runs_is_followed_though_the_store_has_lost_that_it_was_sent() {
+    let site = Site::ready(&["e1"]);
+    let (_, job, child) = placed_by_another(&site, json!({}));
+    site.fabric.run(&child, "e1");
+    take_over(&site, job);
+    finish(&site, job, &child);
+    assert_eq!(site.job(job).attempts.len(), 1);
+}
+
+#[test]
 fn what_a_go_node_gets_after_all_is_followed() {
     let site = Site::ready(&["e1"]);
     become_go(&site);
