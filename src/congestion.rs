@@ -181,8 +181,8 @@ impl Controller for Control {
     }
 
     fn window(&self) -> u64 {
-        // quinn paces by what this returns, with a timer, for two milliseconds at a time. On a short way a busy host is as late
-        // as that, and half the time would be lost.
+        // quinn paces by what this returns, with a timer, for two milliseconds at a time. On a short way a busy host is as
+        // late as that, and half the time would be lost.
         let paces = if self.is_fed_by_window && self.model.is_short() { 2 } else { 1 };
         self.model.window() * paces + self.gauges.beyond.load(Ordering::Relaxed)
     }

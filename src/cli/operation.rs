@@ -54,8 +54,8 @@ pub(super) async fn act<A: DeserializeOwned>(
     each(context, [((), question)], |(), answer| context.output.done(&words(answer))).await
 }
 
-/// Asks a question about each of several things, and prints the answers in their order. One that is refused does not keep the others from
-/// their turn.
+/// Asks a question about each of several things, and prints the answers in their order. One that is refused does not keep
+/// the others from their turn.
 ///
 /// # Errors
 /// The last refusal, or standard output cannot be written.

@@ -101,8 +101,8 @@ impl Watched for Lease {
 }
 
 impl Lease {
-    /// A control node starts. It gets its lease whoever has it: of two processes with the same node ID the later one wins,
-    /// and the earlier one is fenced.
+    /// A control node starts, and takes its lease even if another process holds it: of two processes with the same node ID
+    /// the later one wins, and the earlier one is fenced.
     pub fn start(
         former: Option<&Self>,
         node: InstanceName,
@@ -172,8 +172,8 @@ pub enum Standing {
 pub struct LeaseWatch(Watch<InstanceName, Lease>);
 
 impl LeaseWatch {
-    /// All leases as they are now. Returns whether one of them went back: the database has lost its last commits. Then the
-    /// watch begins anew.
+    /// All leases as they are now. Returns whether one of them went back, since the database has lost its last commits. The
+    /// watch then starts over.
     pub fn note(&mut self, leases: Vec<Lease>, now: Time, times: &LeaseTimes) -> bool {
         let went_back =
             |lease: &Lease| self.0.get(&lease.node).is_some_and(|seen| lease.went_back_from(seen));

@@ -82,8 +82,13 @@ impl JobDriver {
         self.followers.lock().contains_key(&job)
     }
 
+    /// The units of a job that was deleted before they had shown its end.
+    pub(super) async fn end_deleted(&self, job: JobId) {
+        self.fail_units(job, &format!("job {job} was deleted")).await;
+    }
+
     /// Ends the units of a job that has no end to show.
-    pub(super) async fn fail_units(&self, job: JobId, why: &str) {
+    async fn fail_units(&self, job: JobId, why: &str) {
         let units = self.units.lock().remove(&job).unwrap_or_default();
         for unit in units {
             fail(&unit, why).await;
@@ -236,6 +241,7 @@ impl JobDriver {
         ticks: &mut tokio::time::Interval,
     ) {
         let sources = detail.map(|detail| self.sources(detail)).unwrap_or_default();
+        let is_over = detail.is_some_and(|detail| detail.row.state.is_final());
         if copying.from.as_ref().is_some_and(|from| !sources.contains(from)) {
             (copying.from, copying.stream) = (None, None);
         }
@@ -252,7 +258,7 @@ impl JobDriver {
                 match self.open_next(detail, unit, from, copying).await {
                     Ok(Some(stream)) => (copying.stream, copying.is_fruitful) = (Some(stream), false),
                     // It may have more soon.
-                    Ok(None) if !detail.row.state.is_final() => {}
+                    Ok(None) if !is_over => {}
                     Ok(None) => copying.fail(),
                     Err(error) => {
                         copying.fail();
@@ -263,7 +269,6 @@ impl JobDriver {
             }
         }
         let Some(stream) = &mut copying.stream else { return };
-        let is_over = detail.is_some_and(|detail| detail.row.state.is_final());
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
@@ -310,7 +315,8 @@ impl JobDriver {
         // From here on nobody else writes, and what a former follower was about to write is there.
         unit.write_copy(unit.extra().output_attempt).await;
         let (size, known) = (unit.output_size(), unit.extra().output_starts);
-        let is_over = detail.output_end().is_some();
+        let end = detail.output_end();
+        let is_over = end.is_some();
         if !is_over && (there.size == 0 || there.attempt < unit.extra().output_attempt) {
             return Ok(None);
         }
@@ -318,7 +324,7 @@ impl JobDriver {
         let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
         let is_beginning = starts.is_empty() || begin_alike(&starts, &known, size);
         if !is_beginning || copying.is_wrong || (is_over && size > there.size) {
-            if is_over && detail.output_end().is_some_and(|end| there.size < end.bytes) {
+            if end.is_some_and(|end| there.size < end.bytes) {
                 return Err(refused("it has lost a part of it"));
             }
             unit.clear_output().await.map_err(|error| refused(&error.to_string()))?;

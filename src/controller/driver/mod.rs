@@ -81,7 +81,7 @@ pub struct JobDriver {
     /// This node's jobs as they were at the last look, and were shown.
     attended: Mutex<BTreeMap<JobId, Job>>,
     /// Jobs whose output is being closed.
-    closing: Mutex<BTreeSet<JobId>>,
+    closing: watch::Sender<BTreeSet<JobId>>,
     /// The tasks that follow jobs of other control nodes for units here.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
     /// Children that run here, of jobs of other control nodes.
@@ -158,7 +158,7 @@ impl JobDriver {
             units: Mutex::default(),
             attempts: Mutex::default(),
             attended: Mutex::default(),
-            closing: Mutex::default(),
+            closing: watch::Sender::default(),
             followers: Mutex::default(),
             foreign: Mutex::default(),
             tenure: watch::Sender::new(None),

@@ -91,7 +91,7 @@ impl JobDriver {
         let Some(first) = units.first() else { return Ok(()) };
         let detail = match self.store.detail(job).await {
             Err(Error::NoJob(_)) => {
-                self.fail_units(job, &format!("job {job} was deleted")).await;
+                self.end_deleted(job).await;
                 return Ok(());
             }
             found => found?,
@@ -119,7 +119,9 @@ impl JobDriver {
     async fn end_output(self: &Arc<Self>, detail: JobDetail, units: Vec<JobUnit>) {
         let job = detail.row.id;
         // What an older program left is read to its end first.
-        if detail.attempts.last().is_none_or(Attempt::has_unread_output) || !self.closing.lock().insert(job) {
+        if detail.attempts.last().is_none_or(Attempt::has_unread_output)
+            || !self.closing.send_if_modified(|closing| closing.insert(job))
+        {
             return;
         }
         let this = self.clone();
@@ -129,14 +131,14 @@ impl JobDriver {
                     // Somebody else's affair by now.
                     Error::Fenced(_) => break,
                     Error::NoJob(_) => {
-                        this.fail_units(job, &format!("job {job} was deleted")).await;
+                        this.end_deleted(job).await;
                         break;
                     }
                     error => tracing::warn!(%job, %error, "the end of a job is shown later"),
                 }
                 sleep(STORE_RETRY).await;
             }
-            this.closing.lock().remove(&job);
+            this.closing.send_if_modified(|closing| closing.remove(&job));
         });
         let _full = timeout(CLOSED_WITHIN, ending).await;
     }
@@ -144,9 +146,8 @@ impl JobDriver {
     /// Waits until the output of a job ends where it is, if it has to: what made it may be released then.
     pub(super) async fn output_ended(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         self.show(job).await?;
-        while self.closing.lock().contains(&job) {
-            sleep(CLOSED_WITHIN).await;
-        }
+        // The driver keeps the sender, so this cannot fail.
+        drop(self.closing.subscribe().wait_for(|closing| !closing.contains(&job)).await);
         Ok(())
     }
 

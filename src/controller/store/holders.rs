@@ -83,6 +83,11 @@ pub(super) fn lose_output(
     Ok(())
 }
 
+fn must_exist(sql: &mut dyn Sql, job: JobId) -> Result<(), Error> {
+    let found = sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?;
+    if found.is_empty() { Err(Error::NoJob(job)) } else { Ok(()) }
+}
+
 /// A job that has not been sent fails if no control node holds its payload any more.
 fn lose_payload(sql: &mut dyn Sql, node: &InstanceName, id: JobId) -> Result<(), Error> {
     let pending = "SELECT 1 FROM job WHERE id = $1 AND state = $2";
@@ -102,10 +107,7 @@ impl Store {
     /// A control node has a copy now, or is about to fetch it.
     pub async fn hold(&self, job: JobId, node: InstanceName, unit: String, kept: Kept) -> Result<(), Error> {
         self.write(move |sql| {
-            let exists = sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?;
-            if exists.is_empty() {
-                return Err(Error::NoJob(job));
-            }
+            must_exist(sql, job)?;
             sql.execute(
                 "INSERT INTO holder (job, node, unit, has, complete) VALUES ($1, $2, $3, $4, $5) \
                  ON CONFLICT DO NOTHING",
@@ -128,9 +130,7 @@ impl Store {
         units: Vec<String>,
     ) -> Result<(), Error> {
         self.write(move |sql| {
-            if sql.query("SELECT 1 FROM job WHERE id = $1", values![job])?.is_empty() {
-                return Err(Error::NoJob(job));
-            }
+            must_exist(sql, job)?;
             let found = "UPDATE job SET output_lost = NULL WHERE id = $1 AND output_lost IS NOT NULL";
             sql.execute(found, values![job])?;
             complete(sql, (job, n), &node, &units)

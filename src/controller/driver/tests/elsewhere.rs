@@ -238,6 +238,15 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
+    /// A job of it runs on e1. Returns it, and its unit.
+    pub(super) fn running(&self) -> (JobId, String) {
+        let job = self.submit("theirs");
+        let child = self.placed(job);
+        self.site.fabric.run(&child, "e1");
+        self.accept(job);
+        (job, child)
+    }
+
     /// It succeeds with this output, which is complete there, and its unit is released.
     pub(super) fn end(&self, job: JobId, output: &[u8]) {
         self.end_unreleased(job, output);

@@ -85,10 +85,7 @@ fn a_pod_is_followed_once_the_credential_for_its_cluster_is_there() {
 fn output_waits_until_there_is_room_for_a_unit_of_its_job() {
     let site = Site::ready(&["e1"]);
     let other = Owner::start(&site);
-    let job = other.submit("theirs");
-    let child = other.placed(job);
-    site.fabric.run(&child, "e1");
-    other.accept(job);
+    let (job, child) = other.running();
     site.fabric.write(&child, &whole(2, "successful"));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     site.fabric.change(|units| units.unit_failures = 3);
@@ -105,7 +102,6 @@ fn a_job_that_had_ended_and_was_released_gets_no_empty_unit() {
     let site = Site::ready(&["e1"]);
     let other = Owner::start(&site);
     let job = other.submit("theirs");
-    other.placed(job);
     other.accept(job);
     other.end_unreleased(job, b"all of it");
     take_over(&site, job);
