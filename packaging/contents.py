@@ -177,6 +177,8 @@ def meshd_receptor(directory, release):
                 "conflicts": ["receptor"]},
     }
     scripts = {"@USER@": "receptor", "@UNIT@": "receptor.service"}
+    # So small that it is packed as a release is also where that is not asked for.
+    release = dataclasses.replace(release, compression="xz")
     package = Recipe(directory, release, "meshd-receptor", RECEPTOR_DESCRIPTION, relations, scripts)
     package.add_link("/usr/bin/receptor", "meshd")
     package.add_link("/usr/share/man/man1/receptor.1.gz", "meshd.1.gz")
