@@ -6,14 +6,12 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::Duration;
 
 use super::core::{ChildEnd, ChildId, JobId};
-use super::driver::world::{
-    ChildHere, ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
-};
+use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
-use crate::work::jobs::JobUnit;
+use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{Caller, ChildUnit, ChildWatch, Leftovers, Registry, ResultStream, WorkError};
 
@@ -104,11 +102,11 @@ impl Children for RegistryChildren {
         self.0.watch_child(unit).ok().map(|mut watch| watch.now().detail)
     }
 
-    fn room(&self) -> Doing<'_, ()> {
+    fn room(&self) -> Act<'_, ()> {
         Box::pin(self.0.has_room())
     }
 
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>> {
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Act<'_, Result<bool, String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
             if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
@@ -124,7 +122,7 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>> {
+    fn adopt(&self, request: ChildRequest) -> Act<'_, Result<bool, String>> {
         Box::pin(async move {
             if request.pod.is_some() {
                 return self.adopt_pod(&request).await.map(|adopted| adopted.is_some());
@@ -148,11 +146,11 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>> {
+    fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>> {
         Box::pin(async move { self.0.disclaim_child(&unit).await.map_err(|error| error.to_string()) })
     }
 
-    fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
+    fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
@@ -169,7 +167,7 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn cancel(&self, unit: String) -> Doing<'_, bool> {
+    fn cancel(&self, unit: String) -> Act<'_, bool> {
         Box::pin(async move {
             match self.0.cancel_child(&unit).await {
                 Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
@@ -181,7 +179,7 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn withhold(&self, unit: String) -> Doing<'_, ()> {
+    fn withhold(&self, unit: String) -> Act<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.withhold_child(&unit).await {
                 tracing::warn!(unit, %error, "cannot block the start of a cancelled unit");
@@ -189,7 +187,7 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn release(&self, unit: String, leftovers: Leftovers) -> Doing<'_, bool> {
+    fn release(&self, unit: String, leftovers: Leftovers) -> Act<'_, bool> {
         Box::pin(async move {
             match self.0.release_child(&unit, leftovers).await {
                 // What is pending the registry goes on with, over restarts too.
@@ -202,12 +200,12 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn check_pod(&self, place: &PodPlace) -> Doing<'_, Result<(), String>> {
+    fn check_pod(&self, place: &PodPlace) -> Act<'_, Result<(), String>> {
         let place = place.clone();
         Box::pin(async move { self.0.check_pods(&place).await.map_err(|error| error.to_string()) })
     }
 
-    fn prepare_pod(&self, pod: &PodChild) -> Doing<'_, Result<(), ClusterError>> {
+    fn prepare_pod(&self, pod: &PodChild) -> Act<'_, Result<(), ClusterError>> {
         let PodChild { place, pull_secret, is_inherited: _ } = pod.clone();
         Box::pin(async move {
             match pull_secret {
@@ -217,17 +215,12 @@ impl Children for RegistryChildren {
         })
     }
 
-    fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>> {
+    fn delete_secret(&self, place: PodPlace, name: String) -> Act<'_, Result<(), ClusterError>> {
         Box::pin(async move { self.0.delete_secret(&place, &name).await })
     }
 
-    fn list(&self) -> Vec<ChildHere> {
-        let children = self.0.children(|unit| ChildId::parse(unit.as_str()).is_some());
-        let parsed = children.into_iter().map(|child| {
-            let ChildUnit { id, is_elsewhere, is_released } = child;
-            Some(ChildHere { id: ChildId::parse(id.as_str())?, is_elsewhere, is_released })
-        });
-        parsed.flatten().collect()
+    fn list(&self) -> Vec<ChildUnit<ChildId>> {
+        self.0.children(|unit| ChildId::parse(unit.as_str()))
     }
 
     fn of_job(&self, child: &ChildId) -> Vec<ChildId> {
@@ -235,7 +228,7 @@ impl Children for RegistryChildren {
         units.iter().filter_map(|unit| ChildId::parse(unit.as_str())).collect()
     }
 
-    fn forget(&self, unit: String) -> Doing<'_, ()> {
+    fn forget(&self, unit: String) -> Act<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.forget_child(&unit).await {
                 tracing::warn!(unit, %error, "cannot delete the local copy of a unit that was taken over");
@@ -251,7 +244,7 @@ impl Children for RegistryChildren {
         self.0.job_unit(unit)
     }
 
-    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
+    fn adopt_job(&self, job: JobId) -> Act<'_, Option<JobUnit>> {
         Box::pin(async move {
             let made = self.0.adopt_job(job.0).await;
             made.inspect_err(
@@ -330,7 +323,7 @@ impl Followed {
 }
 
 impl ChildStream for Followed {
-    fn next(&mut self) -> Doing<'_, ChildNews> {
+    fn next(&mut self) -> Act<'_, ChildNews> {
         Box::pin(async move {
             loop {
                 let (Some(watch), Some(results)) = (&mut self.watch, &mut self.results) else {

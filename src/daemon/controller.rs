@@ -13,7 +13,7 @@ use super::wiring::{MeshDialer, server_profile};
 use crate::config::{self, Config, Environment, Invocation};
 use crate::control::{Operated, OperationStream, Operations};
 use crate::controller::core::InstanceName;
-use crate::controller::driver::world::{Doing, Mesh, NodeView};
+use crate::controller::driver::world::{Mesh, NodeView};
 use crate::controller::operations::JobStream;
 use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
@@ -24,6 +24,7 @@ use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
+use crate::work::jobs::Act;
 use crate::work::{NodeDirectory, Registry};
 
 /// The directory of the store and the projects, below the node's.
@@ -197,7 +198,7 @@ impl SeenMesh {
 }
 
 impl Mesh for SeenMesh {
-    fn nodes(&self) -> Doing<'_, Vec<NodeView>> {
+    fn nodes(&self) -> Act<'_, Vec<NodeView>> {
         Box::pin(async move {
             let status = self.node.status().await;
             let own = self.node.id();

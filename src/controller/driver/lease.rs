@@ -11,14 +11,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::Sightings;
-use super::world::ChildHere;
 use super::{JobDriver, STORE_RETRY, times};
 use crate::controller::core::{
     ChildId, Duty, Fence, Fenced, Job, JobId, JobKind, Lease, LeaseWatch, OnLoss, SightingWatch, Standing,
     Tenure, Time,
 };
 use crate::controller::store::{Beat, Error, Kept};
-use crate::work::Leftovers;
+use crate::work::{ChildUnit, Leftovers};
 
 /// As many failures in that time end the controller of this node.
 const FAILURES: usize = 3;
@@ -280,7 +279,7 @@ impl JobDriver {
     /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
     /// nodes, and their pods stay, unless their release is all that is left of them. Those that run here may be cancelled
     /// by that control node.
-    async fn forget_foreign(&self) -> Result<Vec<ChildHere>, Error> {
+    async fn forget_foreign(&self) -> Result<Vec<ChildUnit<ChildId>>, Error> {
         let mut children = self.children.list();
         children.retain(|child| child.id.install == self.install);
         if children.is_empty() {
@@ -315,7 +314,7 @@ impl JobDriver {
 
     /// Children elsewhere that were given up by another control node, which drove their job for a while, before the job
     /// came back here.
-    async fn forget_given_up(&self, children: Vec<ChildHere>) -> Result<(), Error> {
+    async fn forget_given_up(&self, children: Vec<ChildUnit<ChildId>>) -> Result<(), Error> {
         for child in children.into_iter().filter(|child| child.is_elsewhere && !child.is_released) {
             // One of which the store knows nothing may run: it is an orphan, and its node has to say that it has ended.
             let job = self.store.job(child.id.job).await?;

@@ -1,9 +1,7 @@
 //! What the driver does to the world: the mesh that it looks at, and the units that it starts there. Traits only, so
 //! that it can be driven without a mesh.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,11 +11,8 @@ use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::pod::PullSecret;
 use crate::pods::place::{ClusterError, PodPlace};
 use crate::rpc::OutputBound;
-use crate::work::Leftovers;
-use crate::work::jobs::JobUnit;
-
-/// Something that takes time.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::work::jobs::{Act, JobUnit};
+use crate::work::{ChildUnit, Leftovers};
 
 /// A node as its advertisement and the routes show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +32,7 @@ pub struct NodeView {
 /// The mesh, as this node sees it.
 pub trait Mesh: Send + Sync + 'static {
     /// Every node that is known, this one included.
-    fn nodes(&self) -> Doing<'_, Vec<NodeView>>;
+    fn nodes(&self) -> Act<'_, Vec<NodeView>>;
 
     /// Changes when they may have.
     fn changes(&self) -> watch::Receiver<u64>;
@@ -118,17 +113,6 @@ pub enum Known {
     Here,
 }
 
-/// The child of a job that is here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChildHere {
-    /// Its ID.
-    pub id: ChildId,
-    /// It runs on another node, or as a pod.
-    pub is_elsewhere: bool,
-    /// Its release was asked for.
-    pub is_released: bool,
-}
-
 /// News of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildNews {
@@ -150,7 +134,7 @@ pub enum ChildNews {
 /// A unit that is followed.
 pub trait ChildStream: Send {
     /// The next news; the end again and again. Dropping the future loses nothing.
-    fn next(&mut self) -> Doing<'_, ChildNews>;
+    fn next(&mut self) -> Act<'_, ChildNews>;
 }
 
 /// The units of this node.
@@ -162,73 +146,67 @@ pub trait Children: Send + Sync + 'static {
     fn detail(&self, unit: &str) -> Option<String>;
 
     /// Returns once this node's disk has room for what units read and print.
-    fn room(&self) -> Doing<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    fn room(&self) -> Act<'_, ()>;
 
     /// Starts a unit. Once this returns, the unit is durable here, with what it reads. Returns false if this node is to run
     /// it and has promised not to.
     ///
     /// # Errors
     /// It was refused, for this cause.
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>>;
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Act<'_, Result<bool, String>>;
 
     /// Follows a unit that may have been started before, and of which nothing is left here. Returns false if its cluster
     /// has no such pod; what a node has, shows when it is followed.
     ///
     /// # Errors
     /// Why that is not possible here as things are. The unit may run all the same.
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>>;
+    fn adopt(&self, request: ChildRequest) -> Act<'_, Result<bool, String>>;
 
     /// Sees to it that a unit never runs here that another control node may yet send. Returns false if it is here.
     ///
     /// # Errors
     /// That cannot be promised now.
-    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>>;
+    fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>>;
 
     /// Follows a unit from a byte of its output on.
-    fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>>;
+    fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>>;
 
     /// Has a unit cancelled, now or when its node answers. Returns false if that has to be asked again.
-    fn cancel(&self, unit: String) -> Doing<'_, bool>;
+    fn cancel(&self, unit: String) -> Act<'_, bool>;
 
     /// Notes that a unit is to be cancelled, and waits for nothing else: one that was not sent is never started.
-    fn withhold(&self, unit: String) -> Doing<'_, ()>;
+    fn withhold(&self, unit: String) -> Act<'_, ()>;
 
     /// Has a unit released, and what it has left running ended or not. Returns false if it has to be asked for again.
-    fn release(&self, unit: String, leftovers: Leftovers) -> Doing<'_, bool>;
+    fn release(&self, unit: String, leftovers: Leftovers) -> Act<'_, bool>;
 
     /// Whether such a pod would be accepted as a unit. Asks no cluster.
     ///
     /// # Errors
     /// It would be refused, for this cause.
-    fn check_pod(&self, place: &PodPlace) -> Doing<'_, Result<(), String>>;
+    fn check_pod(&self, place: &PodPlace) -> Act<'_, Result<(), String>>;
 
     /// Has everything be in its cluster that a pod needs besides itself.
     ///
     /// # Errors
     /// In the API server's words.
-    fn prepare_pod(&self, pod: &PodChild) -> Doing<'_, Result<(), ClusterError>>;
+    fn prepare_pod(&self, pod: &PodChild) -> Act<'_, Result<(), ClusterError>>;
 
     /// Deletes a secret, if it is there.
     ///
     /// # Errors
     /// In the API server's words.
-    fn delete_secret(&self, place: PodPlace, name: String) -> Doing<'_, Result<(), ClusterError>>;
+    fn delete_secret(&self, place: PodPlace, name: String) -> Act<'_, Result<(), ClusterError>>;
 
     /// The children of jobs that are here.
-    fn list(&self) -> Vec<ChildHere> {
-        Vec::new()
-    }
+    fn list(&self) -> Vec<ChildUnit<ChildId>>;
 
     /// The children of the same job that are here.
     fn of_job(&self, child: &ChildId) -> Vec<ChildId>;
 
     /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it, and its pod
     /// stays.
-    fn forget(&self, _unit: String) -> Doing<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    fn forget(&self, unit: String) -> Act<'_, ()>;
 
     /// Lets children be started, cancelled and released on other nodes, or holds that back.
     fn let_act(&self, may_act: bool);
@@ -237,5 +215,5 @@ pub trait Children: Send + Sync + 'static {
     fn job_unit(&self, unit: &str) -> Option<JobUnit>;
 
     /// Makes a unit for a job that was submitted to another control node; `None` if there can be none.
-    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>>;
+    fn adopt_job(&self, job: JobId) -> Act<'_, Option<JobUnit>>;
 }

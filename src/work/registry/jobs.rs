@@ -45,9 +45,9 @@ fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subjec
 
 /// The child of a job, by what is recorded here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChildUnit {
-    /// Its ID.
-    pub id: UnitId,
+pub struct ChildUnit<I> {
+    /// Its ID, as the controller reads it.
+    pub id: I,
     /// It runs on another node, or as a pod.
     pub is_elsewhere: bool,
     /// Its release was asked for, and its node may not have answered.
@@ -134,10 +134,10 @@ impl Registry {
         self.remotes.gate().set_open(may_act);
     }
 
-    /// The children of jobs here, as [`super::Options::is_child`] knows them.
-    pub fn children(&self, is_child: impl Fn(&UnitId) -> bool) -> Vec<ChildUnit> {
-        let entries = self.units.all().into_iter().filter(|entry| is_child(&entry.id));
+    /// The children of jobs here: the units whose IDs can be read as such.
+    pub fn children<I>(&self, parse: impl Fn(&UnitId) -> Option<I>) -> Vec<ChildUnit<I>> {
         let child = |entry: Arc<Entry>| {
+            let id = parse(&entry.id)?;
             let status = entry.status();
             let (is_elsewhere, is_released) = match &status.extra {
                 Extra::Remote(remote) => (true, remote.local_released),
@@ -145,9 +145,9 @@ impl Registry {
                 Extra::Kubernetes(_) => (true, false),
                 Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => (false, false),
             };
-            ChildUnit { id: entry.id.clone(), is_elsewhere, is_released }
+            Some(ChildUnit { id, is_elsewhere, is_released })
         };
-        entries.map(child).collect()
+        self.units.all().into_iter().filter_map(child).collect()
     }
 
     /// The units here whose IDs begin like this, also those that nobody is shown.

@@ -12,8 +12,9 @@ use tokio::sync::watch;
 
 pub(super) use self::children::FakeChildren;
 use crate::controller::core::{ChildEnd, ChildId, InstanceName};
-use crate::controller::driver::world::{ChildRequest, Doing, Mesh, NodeView};
+use crate::controller::driver::world::{ChildRequest, Mesh, NodeView};
 use crate::rpc::OutputBound;
+use crate::work::jobs::Act;
 
 /// What a node's runner answers to a health check.
 #[derive(Debug, Clone)]
@@ -374,7 +375,7 @@ fn size(uuid: &str) -> Vec<u8> {
 pub(super) struct FakeMesh(pub(super) Arc<Fabric>);
 
 impl Mesh for FakeMesh {
-    fn nodes(&self) -> Doing<'_, Vec<NodeView>> {
+    fn nodes(&self) -> Act<'_, Vec<NodeView>> {
         let fails = self.0.look(|units| units.failures > 0);
         if fails {
             self.0.change(|units| units.failures -= 1);

@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use super::{Fabric, Local};
 use crate::controller::core::{ChildEnd, ChildId, JobId};
 use crate::controller::driver::world::{
-    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Doing, Known, PodChild,
+    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild,
 };
 use crate::pods::place::{ClusterError, PodPlace};
-use crate::work::jobs::JobUnit;
-use crate::work::{Leftovers, Registry};
+use crate::work::jobs::{Act, JobUnit};
+use crate::work::{ChildUnit, Leftovers, Registry};
 
 const NO_CLUSTER: &str = "there is no cluster";
 
@@ -39,7 +39,7 @@ impl Children for FakeChildren {
         is_waiting.then(|| "the way there is long".to_owned())
     }
 
-    fn send(&self, request: ChildRequest, input: ChildInput) -> Doing<'_, Result<bool, String>> {
+    fn send(&self, request: ChildRequest, input: ChildInput) -> Act<'_, Result<bool, String>> {
         Box::pin(async move {
             let unit = request.unit.clone();
             self.fabric.change(|units| {
@@ -63,7 +63,7 @@ impl Children for FakeChildren {
         })
     }
 
-    fn adopt(&self, request: ChildRequest) -> Doing<'_, Result<bool, String>> {
+    fn adopt(&self, request: ChildRequest) -> Act<'_, Result<bool, String>> {
         let adopted = self.fabric.change(|units| {
             if let Some(left) = units.adopt_failures.checked_sub(1) {
                 units.adopt_failures = left;
@@ -78,7 +78,7 @@ impl Children for FakeChildren {
         Box::pin(async { adopted })
     }
 
-    fn disclaim(&self, unit: String) -> Doing<'_, Result<bool, String>> {
+    fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>> {
         let is_absent = self.fabric.change(|units| {
             let is_absent = !units.there.contains_key(&unit);
             units.disclaimed.extend(is_absent.then_some(unit));
@@ -87,7 +87,7 @@ impl Children for FakeChildren {
         Box::pin(async move { Ok(is_absent) })
     }
 
-    fn room(&self) -> Doing<'_, ()> {
+    fn room(&self) -> Act<'_, ()> {
         let mut news = self.fabric.unit_news.subscribe();
         Box::pin(async move {
             while self.fabric.look(|units| units.is_full) {
@@ -96,14 +96,14 @@ impl Children for FakeChildren {
         })
     }
 
-    fn follow(&self, unit: String, from: u64) -> Doing<'_, Box<dyn ChildStream>> {
+    fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         let news = self.fabric.unit_news.subscribe();
         let fabric = self.fabric.clone();
         let stream = FakeStream { fabric, news, unit, at: from as usize, told: 0, is_missing: false };
         Box::pin(async move { Box::new(stream) as Box<dyn ChildStream> })
     }
 
-    fn cancel(&self, unit: String) -> Doing<'_, bool> {
+    fn cancel(&self, unit: String) -> Act<'_, bool> {
         let is_taken = self.fabric.change(|units| match units.cancel_failures.checked_sub(1) {
             Some(left) => {
                 units.cancel_failures = left;
@@ -123,7 +123,7 @@ impl Children for FakeChildren {
         all.into_iter().filter(|other| other.job == child.job).collect()
     }
 
-    fn release(&self, unit: String, _leftovers: Leftovers) -> Doing<'_, bool> {
+    fn release(&self, unit: String, _leftovers: Leftovers) -> Act<'_, bool> {
         if self.fabric.look(|units| units.keeps_released) {
             return Box::pin(async { false });
         }
@@ -135,7 +135,15 @@ impl Children for FakeChildren {
         Box::pin(async { true })
     }
 
-    fn withhold(&self, unit: String) -> Doing<'_, ()> {
+    fn list(&self) -> Vec<ChildUnit<ChildId>> {
+        Vec::new()
+    }
+
+    fn forget(&self, _unit: String) -> Act<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn withhold(&self, unit: String) -> Act<'_, ()> {
         self.fabric.change(|units| units.note_cancel(&unit));
         Box::pin(async {})
     }
@@ -146,15 +154,15 @@ impl Children for FakeChildren {
         }
     }
 
-    fn check_pod(&self, _place: &PodPlace) -> Doing<'_, Result<(), String>> {
+    fn check_pod(&self, _place: &PodPlace) -> Act<'_, Result<(), String>> {
         Box::pin(async { Err(NO_CLUSTER.to_owned()) })
     }
 
-    fn prepare_pod(&self, _pod: &PodChild) -> Doing<'_, Result<(), ClusterError>> {
+    fn prepare_pod(&self, _pod: &PodChild) -> Act<'_, Result<(), ClusterError>> {
         unreachable!("{NO_CLUSTER}")
     }
 
-    fn delete_secret(&self, _place: PodPlace, _name: String) -> Doing<'_, Result<(), ClusterError>> {
+    fn delete_secret(&self, _place: PodPlace, _name: String) -> Act<'_, Result<(), ClusterError>> {
         unreachable!("{NO_CLUSTER}")
     }
 
@@ -162,7 +170,7 @@ impl Children for FakeChildren {
         self.registry.job_unit(unit)
     }
 
-    fn adopt_job(&self, job: JobId) -> Doing<'_, Option<JobUnit>> {
+    fn adopt_job(&self, job: JobId) -> Act<'_, Option<JobUnit>> {
         let is_full = self.fabric.change(|units| {
             let is_full = units.unit_failures > 0;
             units.unit_failures = units.unit_failures.saturating_sub(1);
@@ -211,7 +219,7 @@ impl FakeStream {
 }
 
 impl ChildStream for FakeStream {
-    fn next(&mut self) -> Doing<'_, ChildNews> {
+    fn next(&mut self) -> Act<'_, ChildNews> {
         Box::pin(async move {
             loop {
                 self.news.mark_unchanged();
