@@ -158,7 +158,7 @@ pub(super) fn job_detail(
     silence: Option<Silence>,
     payload_retention: Duration,
 ) -> report::controller::JobDetail {
-    let attempts = detail.attempts.iter().zip(work_types).map(|(attempt, work_type)| AttemptReport {
+    let attempts = detail.job.attempts.iter().zip(work_types).map(|(attempt, work_type)| AttemptReport {
         n: attempt.n.0,
         node: attempt.node.as_ref().map(ToString::to_string),
         unit: attempt.unit.to_string(),

@@ -155,7 +155,7 @@ async fn start_of(driver: &JobDriver, job: JobId, attempt: u32, unit: &JobUnit) 
     if let Some(start) = unit.extra().output_starts.get(&attempt) {
         return Ok(*start);
     }
-    let attempts = driver.store.detail(job).await?.attempts;
+    let attempts = driver.store.detail(job).await?.job.attempts;
     match attempts.iter().any(|known| known.n.0 == attempt) {
         // It has printed nothing so far, and whatever it prints comes behind what is there.
         true if attempts.last().is_some_and(|last| last.n.0 == attempt) => Ok(unit.output_size()),

@@ -232,13 +232,13 @@ async fn enter_later(
                 unit.report(JobReport { state: UnitState::Pending, detail, extra: unit.extra() }).await;
             }
             Err(Error::Away(_)) => {}
-            entered => return follow_at_last(driver, entered?.id(), unit).await,
+            entered => return follow_at_last(driver, entered?, unit).await,
         }
     }
 }
 
 /// As `follow`, as soon as the store is there.
-async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+async fn follow_at_last(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Result<(), Error> {
     loop {
         match follow(driver, job, unit.clone()).await {
             // Its job is in the store: whatever is wrong there, the unit follows once it is mended.
@@ -253,7 +253,7 @@ async fn follow_at_last(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> R
 async fn follow_in_any_case(
     driver: &Arc<JobDriver>,
     entering: OwnedRwLockReadGuard<()>,
-    job: JobId,
+    job: Submitted,
     unit: JobUnit,
 ) -> Result<(), Error> {
     match follow(driver, job, unit.clone()).await {
@@ -264,13 +264,20 @@ async fn follow_in_any_case(
     tokio::spawn(async move {
         let _entering = entering;
         if let Err(error) = follow_at_last(&driver, job, unit).await {
-            tracing::warn!(%job, %error, "cannot attach unit to its job");
+            tracing::warn!(job = %job.id(), %error, "cannot attach unit to its job");
         }
     });
     Ok(())
 }
 
-async fn follow(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+async fn follow(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Result<(), Error> {
+    let job = match job {
+        Submitted::New(job) => {
+            driver.attach_first(job, unit.clone()).await?;
+            return cancel_if_asked(driver, job, &unit).await;
+        }
+        Submitted::Known(job) => job,
+    };
     let (node, id) = (driver.node.clone(), unit.id().to_string());
     let holders = driver.store.holders(job, Kept::Payload).await?;
     if !holders.iter().any(|(holder, held)| *holder == node && *held == id)
@@ -285,6 +292,10 @@ async fn follow(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<()
 /// Gives a job a unit, and cancels the job if the unit was cancelled before.
 async fn attach(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
     driver.attach(job, unit.clone()).await?;
+    cancel_if_asked(driver, job, &unit).await
+}
+
+async fn cancel_if_asked(driver: &Arc<JobDriver>, job: JobId, unit: &JobUnit) -> Result<(), Error> {
     if unit.extra().cancel_requested {
         driver.store.cancel(None, job).await?;
         driver.show(job).await?;

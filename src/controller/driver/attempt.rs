@@ -10,11 +10,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::JobDriver;
 use super::end::words_before;
 use super::output::AttemptOutput;
+use super::request::parsed;
 use super::world::{ChildNews, Known};
 use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Driven, Duty, Ending, Evidence, FinalStatus, Job, JobId, JobKind, Progress,
+    Refused, Time,
 };
-use crate::controller::store::Error;
+use crate::controller::store::{Error, JobDetail};
 use crate::os::back_off::BackOff;
 use crate::work::Leftovers;
 
@@ -28,7 +30,7 @@ struct Followed {
     /// The last status of its stream.
     status: Option<FinalStatus>,
     /// What its end made of the job.
-    job: Job,
+    now: JobDetail,
 }
 
 impl JobDriver {
@@ -40,36 +42,36 @@ impl JobDriver {
         mut duty: watch::Receiver<Duty>,
         decided: &Notify,
     ) -> Result<(), Error> {
-        let job = self.store.job(id).await?;
-        let Some(attempt) = job.attempt(n).cloned() else { return Ok(()) };
-        if job.state.is_final() {
+        let detail = self.store.detail(id).await?;
+        let Some(attempt) = detail.job.attempt(n).cloned() else { return Ok(()) };
+        if detail.job.state.is_final() {
             // What was about to show that may not have come to it.
-            self.show(id).await?;
+            self.show_detail(&detail).await?;
         }
         let unit = attempt.unit.to_string();
         let mut followed = None;
         if attempt.is_open() {
-            let request = self.request(&job, &attempt).await?;
+            let request = self.request(&detail, &attempt).await?;
             let is_there = match request {
-                Ok(request) => self.ensure_sent(&job, &attempt, request, &mut duty).await?,
+                Ok(request) => self.ensure_sent(&detail, &attempt, request, &mut duty).await?,
                 // Another control node may have sent it, and it may run.
                 Err(cause) if attempt.sender != self.node => return Err(Error::Unready(cause)),
                 Err(cause) => self.refuse(id, n, cause).await?,
             };
             if is_there {
-                followed = self.follow(&job, &attempt, &mut duty, decided).await?;
+                followed = self.follow(&detail.job, &attempt, &mut duty, decided).await?;
             }
         } else {
-            self.inherit_ended(&job, &attempt).await?;
+            self.inherit_ended(&detail, &attempt).await?;
         }
-        let job = match &followed {
-            Some(followed) => followed.job.clone(),
-            None => self.store.job(id).await?,
+        let now = match &followed {
+            Some(followed) => followed.now.clone(),
+            None => self.store.detail(id).await?,
         };
-        self.complete(&job, n).await?;
+        self.complete(now, n).await?;
         let leftovers = match (followed, attempt.ending()) {
             // It had foreign content in its hands: nothing of it goes on.
-            _ if job.kind == JobKind::ProjectSync => Leftovers::End,
+            _ if detail.job.kind == JobKind::ProjectSync => Leftovers::End,
             (Some(Followed { status: Some(status), .. }), _) if status.is_orderly() => Leftovers::Stay,
             (None, Some(Ending::Successful)) => Leftovers::Stay,
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
@@ -79,12 +81,12 @@ impl JobDriver {
         while !self.children.release(unit.clone(), leftovers).await {
             sleep(pauses.next()).await;
         }
-        if job.kind == JobKind::ProjectSync {
-            self.sweep_sync(id).await?;
+        if detail.job.kind == JobKind::ProjectSync {
+            self.sweep_sync(id, parsed(&detail)?).await?;
         }
-        let job = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
+        let swept = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
         // Units that began to follow the job after its end was shown.
-        if job.state.is_final() { self.show(id).await } else { Ok(()) }
+        if swept.job.state.is_final() { self.show_detail(&swept).await } else { Ok(()) }
     }
 
     /// Waits for what may take long, and passes a cancel on meanwhile.
@@ -121,15 +123,15 @@ impl JobDriver {
     }
 
     /// The control node that an ended attempt was taken over from may not have released its unit: that is done from here.
-    async fn inherit_ended(&self, job: &Job, attempt: &Attempt) -> Result<(), Error> {
+    async fn inherit_ended(&self, detail: &JobDetail, attempt: &Attempt) -> Result<(), Error> {
         if !self.store.is_shared() || self.children.known(&attempt.unit.to_string()) != Known::Unknown {
             return Ok(());
         }
-        let Ok(request) = self.request(job, attempt).await? else { return Ok(()) };
+        let Ok(request) = self.request(detail, attempt).await? else { return Ok(()) };
         if (request.node != self.node || request.is_inherited())
             && let Err(cause) = self.children.adopt(request).await
         {
-            tracing::warn!(job = %job.id, cause, "a child that has ended cannot be adopted");
+            tracing::warn!(job = %detail.row.id, cause, "a child that has ended cannot be adopted");
         }
         Ok(())
     }
@@ -231,14 +233,13 @@ impl JobDriver {
                     return self.unknown(id, n).await.map(|_| None);
                 }
                 is_running = false;
-                self.store.drive(self.fence(), id, None, move |job, now| job.on_missing(n, now)).await?;
-                self.show(id).await?;
+                let missing = move |job: &mut Driven<'_>, now| job.on_missing(n, now);
+                self.report(id, missing).await?;
                 continue;
             }
             if !is_running && !matches!(news, ChildNews::Ended { .. }) {
                 is_running = true;
-                self.store.drive(self.fence(), id, None, move |job, now| job.on_accepted(n, now)).await?;
-                self.show(id).await?;
+                self.report(id, move |job, now| job.on_accepted(n, now)).await?;
             }
             match news {
                 ChildNews::Accepted | ChildNews::Missing => {}
@@ -269,32 +270,26 @@ impl JobDriver {
         let report = move |job: &mut Driven<'_>, now| job.on_ended(n, &evidence, now);
         // Of a unit that is gone others may have more than could be read here.
         let written = (!is_gone).then_some((unit.as_str(), &mut output));
-        let job = self.conclude(id, n, written, report).await?;
-        Ok(Some(Followed { status, job }))
+        let now = self.conclude(id, n, written, report).await?;
+        Ok(Some(Followed { status, now }))
+    }
+
+    /// Reports on an attempt, and has its job's units show what became of that.
+    async fn report(
+        self: &Arc<Self>,
+        id: JobId,
+        report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
+    ) -> Result<(), Error> {
+        let detail = self.store.drive(self.fence(), id, None, report).await?;
+        self.show_detail(&detail).await
     }
 
     /// A final status decides, also if its node is lost before the unit ends.
     fn note_status(&self, id: JobId, n: AttemptNo, output: &AttemptOutput) {
         if output.parser.final_status().is_some() {
             let evidence = output.parser.evidence(ChildEnd::Failed, "its node was lost".to_owned());
-            if let Some(task) = self.attempts.lock().get_mut(&(id, n)) {
-                task.said = Some(evidence);
-            }
+            self.attempts.note_said((id, n), evidence);
         }
-    }
-
-    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that.
-    pub(super) fn decide(&self, id: JobId, n: AttemptNo) -> bool {
-        let mut attempts = self.attempts.lock();
-        let Some(task) = attempts.get_mut(&(id, n)).filter(|task| task.said.is_some()) else { return false };
-        task.is_deciding = true;
-        task.decided.notify_one();
-        true
-    }
-
-    /// Whether the end of a job waits for [`Self::decide`].
-    pub(super) fn is_deciding(&self, id: JobId) -> bool {
-        self.attempts.lock().iter().any(|((job, _), task)| *job == id && task.is_deciding)
     }
 
     /// A lost attempt has decided its job: what of its output was held back for a retry comes before the end is shown.
@@ -305,14 +300,13 @@ impl JobDriver {
         unit: &str,
         output: &mut AttemptOutput,
     ) -> Result<(), Error> {
-        let job = self.store.job(id).await?;
-        if job.state.is_final() && job.current().is_some_and(|current| current.n == n) {
+        let detail = self.store.detail(id).await?;
+        let is_latest = detail.job.current().is_some_and(|current| current.n == n);
+        if detail.job.state.is_final() && is_latest {
             self.copy_missing(unit, output, true).await;
         }
-        if let Some(task) = self.attempts.lock().get_mut(&(id, n)) {
-            task.is_deciding = false;
-        }
-        self.show(id).await
+        self.attempts.on_decided((id, n));
+        self.show_detail(&detail).await
     }
 
     async fn is_lost(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {

@@ -35,13 +35,13 @@ impl JobDriver {
     pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
         let registry = self.store.registry().await?;
         let now = self.store.now().await?;
-        let running = self.checks.lock().clone();
+        let running = self.presence.checked();
         for name in next_checks(&registry.plain_instances(), &self.node, &running, now) {
-            self.checks.lock().insert(name.clone());
+            self.presence.begin_check(name.clone());
             let this = self.clone();
             tokio::spawn(async move {
                 this.check(&name).await;
-                this.checks.lock().remove(&name);
+                this.presence.end_check(&name);
                 this.wake.notify_one();
             });
         }
@@ -103,7 +103,7 @@ impl JobDriver {
         let options = self.options();
         let is_own = *name == self.node;
         let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
-        let offer = match self.offer_of(name).await {
+        let offer = match self.store.offer_of(name.clone()).await {
             Ok(offer) => offer,
             Err(error) => {
                 return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };

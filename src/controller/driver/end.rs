@@ -9,7 +9,7 @@ use super::world::{ChildNews, Known};
 use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Driven, Ending, Job, JobId, JobState, Refused, Time,
 };
-use crate::controller::store::{Error, HeldOutput};
+use crate::controller::store::{Error, HeldOutput, JobDetail};
 
 impl JobDriver {
     /// An attempt has ended. What is still missing of its output is written first, so that the length and the hash of the
@@ -20,7 +20,7 @@ impl JobDriver {
         n: AttemptNo,
         mut written: Option<(&str, &mut AttemptOutput)>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<Job, Error> {
+    ) -> Result<JobDetail, Error> {
         let before = self.store.job(id).await?;
         // What ends with it, and whether another attempt follows, as far as can be known before it is saved.
         let mut after = before.clone();
@@ -53,8 +53,9 @@ impl JobDriver {
 
     /// The units of a job show its end, and the attempt's unit may be released: one that an older program left is read to
     /// its end before.
-    pub(super) async fn complete(self: &Arc<Self>, job: &Job, n: AttemptNo) -> Result<(), Error> {
+    pub(super) async fn complete(self: &Arc<Self>, mut detail: JobDetail, n: AttemptNo) -> Result<(), Error> {
         let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
+        let job = &detail.job;
         if let Some(attempt) = job.attempt(n).filter(is_due) {
             let counts = job.current().is_some_and(|current| current.n == n);
             let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
@@ -67,9 +68,9 @@ impl JobDriver {
                 }
                 None => None,
             };
-            self.store.drive_to_end(self.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;
+            detail = self.store.drive_to_end(self.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;
         }
-        self.show(job.id).await
+        self.show_detail(&detail).await
     }
 
     /// Reads the rest of the output of an attempt that has ended. Nobody has it if its unit is gone.

@@ -55,31 +55,22 @@ impl Copying {
 impl JobDriver {
     /// Has the units of a job here copy its output, and show the job's end once they have all of it.
     pub(super) fn follow_elsewhere(self: &Arc<Self>, job: JobId) {
-        let mut followers = self.followers.lock();
-        if followers.contains_key(&job) {
-            return;
-        }
-        let this = self.clone();
-        let task = tokio::spawn(async move {
-            this.follow_job(job).await;
-            this.followers.lock().remove(&job);
-            if let Err(error) = this.show(job).await {
-                tracing::warn!(%job, %error, "a unit does not show the end of its job");
-            }
+        self.published.follow(job, || {
+            let this = self.clone();
+            let task = tokio::spawn(async move {
+                this.follow_job(job).await;
+                this.published.on_followed(job);
+                if let Err(error) = this.show(job).await {
+                    tracing::warn!(%job, %error, "a unit does not show the end of its job");
+                }
+            });
+            task.abort_handle()
         });
-        followers.insert(job, task.abort_handle());
-    }
-
-    /// This node drives the job.
-    pub(super) fn stop_following(&self, job: JobId) {
-        if let Some(task) = self.followers.lock().remove(&job) {
-            task.abort();
-        }
     }
 
     /// Whether a follower shows the end of the job once its output is here.
     pub(in crate::controller) fn is_followed(&self, job: JobId) -> bool {
-        self.followers.lock().contains_key(&job)
+        self.published.is_followed(job)
     }
 
     /// The units of a job that was deleted before they had shown its end.
@@ -89,8 +80,7 @@ impl JobDriver {
 
     /// Ends the units of a job that has no end to show.
     async fn fail_units(&self, job: JobId, why: &str) {
-        let units = self.units.lock().remove(&job).unwrap_or_default();
-        for unit in units {
+        for unit in self.published.take(job) {
             fail(&unit, why).await;
         }
     }
@@ -176,7 +166,9 @@ impl JobDriver {
         if detail.is_whole(&self.node, id, size) {
             return Ok(true);
         }
-        let (Some(end), Some(last)) = (detail.output_end(), detail.attempts.last()) else { return Ok(false) };
+        let (Some(end), Some(last)) = (detail.output_end(), detail.job.attempts.last()) else {
+            return Ok(false);
+        };
         if size < end.bytes || copying.is_wrong {
             return Ok(false);
         }

@@ -9,13 +9,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::JobDriver;
+use super::request::parsed;
 use super::world::ChildInput;
-use crate::controller::core::{Attempt, ChildType, Duty, Ending, Job, JobKind};
+use crate::controller::core::{Attempt, ChildType, Duty, Ending, JobKind};
 use crate::controller::credentials::{CredentialName, Credentials, RegistryLogin};
 use crate::controller::header::Header;
 use crate::controller::projects::{Held, search_paths};
 use crate::controller::refusal::LINE_LIMIT;
-use crate::controller::store::Error;
+use crate::controller::store::{Error, JobDetail};
 use crate::controller::stream::{KwargsChange, is_header};
 
 /// The key of the kwargs that names an image.
@@ -41,11 +42,11 @@ impl JobDriver {
     /// What the child of a job reads. It takes as long as the sync of its project.
     pub(super) async fn input(
         self: &Arc<Self>,
-        job: &Job,
+        detail: &JobDetail,
         attempt: &Attempt,
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<Prepared, Error> {
-        let header = self.header(job.id).await?;
+        let (job, header) = (&detail.job, parsed(detail)?);
         if job.kind == JobKind::ProjectSync {
             return Ok(match self.sync_input(job.id, header).await {
                 Ok(stream) => Prepared::Ready(ChildInput { head: stream, files: Vec::new() }, None),
@@ -68,7 +69,7 @@ impl JobDriver {
         let mut wanted = Wanted {
             credentials: Credentials::new(self.options().credentials.clone()),
             in_pod: attempt.child == ChildType::Container,
-            limit: self.store.detail(job.id).await?.row.terms.limit,
+            limit: detail.row.terms.limit.clone(),
             header,
         };
         let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));

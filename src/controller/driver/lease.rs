@@ -4,7 +4,6 @@
 //! node has watched.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -13,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::discovery::Sightings;
 use super::{JobDriver, STORE_RETRY, times};
 use crate::controller::core::{
-    ChildId, Duty, Fence, Fenced, Job, JobId, JobKind, Lease, LeaseWatch, OnLoss, SightingWatch, Standing,
-    Tenure, Time,
+    ChildId, Duty, Fence, Fenced, Job, JobKind, Lease, LeaseWatch, OnLoss, Standing, Time,
 };
 use crate::controller::store::{Beat, Error, Kept};
 use crate::work::{ChildUnit, Leftovers};
@@ -26,17 +24,12 @@ const FAILURES_WITHIN: Duration = Duration::from_secs(300);
 impl JobDriver {
     /// What this node writes with.
     pub(super) fn fence(&self) -> Fence {
-        Fence::clone(&self.fence.load())
-    }
-
-    pub(super) fn clock_now(&self) -> Time {
-        Time(i64::try_from(self.clock.elapsed().as_millis()).unwrap_or(i64::MAX))
+        self.lease.fence()
     }
 
     /// Whether this node may start, cancel and release units.
     pub(in crate::controller) fn may_act(&self) -> bool {
-        let tenure = *self.tenure.borrow();
-        tenure.is_some_and(|tenure| tenure.may_act(self.clock_now(), &times(&self.options())))
+        self.lease.may_act(&times(&self.options()))
     }
 
     /// A heartbeat that was sent then has renewed the lease, and has seen those of others.
@@ -44,30 +37,21 @@ impl JobDriver {
     /// # Errors
     /// The store has lost its last commits. What this process knows may be more than what is there.
     pub(super) fn note_beat(&self, beat: Beat, sent: Time) -> Result<(), Error> {
-        let (now, times) = (self.clock_now(), times(&self.options()));
-        let went_back = {
-            let mut leases = self.leases.lock();
-            let went_back = leases.note(beat.leases, now, &times);
-            leases.renewed(beat.own, now);
-            went_back
-        };
-        let mut sightings = self.sightings.lock();
-        if went_back {
-            *sightings = SightingWatch::default();
-        }
-        sightings.note(beat.sightings, now, times.blind());
+        let Beat { leases, own, sightings } = beat;
+        let times = times(&self.options());
+        let went_back = self.lease.note(leases, own, &times);
+        self.presence.note(sightings, went_back, self.lease.now(), times.blind());
         if went_back {
             tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
-            self.has_gone_back.store(true, Ordering::Relaxed);
             return Err(Error::Fenced(Fenced(self.fence())));
         }
-        self.tenure.send_replace(Some(Tenure { renewed: sent }));
+        self.lease.renew(sent);
         Ok(())
     }
 
     /// Why the controller of this node has stopped for good, if it has.
     pub fn halted(&self) -> Option<String> {
-        self.halted.lock().clone()
+        self.lease.halted()
     }
 
     /// Renews the lease until the driver runs, which does that itself. Never ends.
@@ -88,7 +72,7 @@ impl JobDriver {
             why = self.keep_working() => {
                 tracing::error!(why, "the controller of this node has stopped; the node goes on without it");
                 self.give_up();
-                *self.halted.lock() = Some(why);
+                self.lease.halt(why);
             }
             () = stop.cancelled() => {}
         }
@@ -157,11 +141,11 @@ impl JobDriver {
     }
 
     async fn standing(&self, watch: &mut LeaseWatch) -> Result<Standing, Error> {
-        if self.has_gone_back.load(Ordering::Relaxed) {
+        if self.lease.has_gone_back() {
             return Ok(Standing::Free);
         }
         let (leases, times) = (self.store.leases().await?, times(&self.options()));
-        let now = self.clock_now();
+        let now = self.lease.now();
         watch.note(leases, now, &times);
         Ok(watch.standing(&self.fence(), now, &times))
     }
@@ -169,21 +153,17 @@ impl JobDriver {
     async fn take_lease(&self) -> Result<(), Error> {
         let options = self.options();
         // It was not this node that failed.
-        let on_loss =
-            if self.has_gone_back.load(Ordering::Relaxed) { OnLoss::TakeOver } else { options.on_loss };
+        let on_loss = if self.lease.has_gone_back() { OnLoss::TakeOver } else { options.on_loss };
         let fence = self.store.start_owner(self.node.clone(), times(&options), on_loss).await?;
         tracing::warn!(epoch = %fence.epoch, "the lease was taken: a new one begins");
-        self.fence.store(Arc::new(fence));
-        self.has_gone_back.store(false, Ordering::Relaxed);
+        self.lease.replace(fence);
         Ok(())
     }
 
     /// Ends the tasks of attempts where they are. Their units stay.
     fn give_up(&self) {
-        self.tenure.send_replace(None);
-        for (_, task) in std::mem::take(&mut *self.attempts.lock()) {
-            task.abort.abort();
-        }
+        self.lease.end();
+        self.attempts.abort_all();
     }
 
     async fn tell_unavailable(&self, why: &str) {
@@ -199,10 +179,10 @@ impl JobDriver {
 
     /// Lets children act as long as the lease was renewed in time. The store may hang meanwhile.
     async fn keep_tenure(self: Arc<Self>) {
-        let mut renewals = self.tenure.subscribe();
+        let mut renewals = self.lease.renewals();
         let mut did_act = false;
         loop {
-            let tenure = *renewals.borrow_and_update();
+            renewals.mark_unchanged();
             let mut may_act = self.may_act();
             let mut look_again = None;
             if may_act && !did_act {
@@ -225,9 +205,9 @@ impl JobDriver {
             }
             did_act = may_act;
             self.children.let_act(may_act);
-            let end = tenure.filter(|_| may_act).map(|tenure| self.time_left(tenure.renewed)).or(look_again);
+            let end = self.time_left().filter(|_| may_act).or(look_again);
             tokio::select! {
-                // The driver keeps the sender, so this cannot fail.
+                // The sender is kept, so this cannot fail.
                 _never = renewals.changed() => {}
                 () = sleep(end.unwrap_or_default()), if end.is_some() => {}
             }
@@ -250,20 +230,18 @@ impl JobDriver {
         Ok(self.fence() == fence)
     }
 
-    /// How long this node may still act.
-    fn time_left(&self, renewed: Time) -> Duration {
-        let lasts = times(&self.options()).blind();
+    /// When to look again whether this node may still act.
+    fn time_left(&self) -> Option<Duration> {
+        let left = self.lease.time_left(&times(&self.options()))?;
         // Timers stand still while the machine is suspended, and the lease does not.
-        let left = lasts.saturating_sub(self.clock_now().since(renewed)).min(STORE_RETRY);
-        left + Duration::from_millis(1)
+        Some(left.min(STORE_RETRY) + Duration::from_millis(1))
     }
 
     /// The first thing under a lease: what others drive now is given up, before anything is sent.
     pub(super) async fn settle(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
         let own = self.forget_foreign().await?;
         self.forget_given_up(own).await?;
-        let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
-        for (job, owner) in self.store.owners_of(jobs).await? {
+        for (job, owner) in self.store.owners_of(self.published.jobs()).await? {
             if owner != self.node {
                 self.follow_elsewhere(job);
             }
@@ -369,7 +347,7 @@ impl JobDriver {
         }
         let Some(unit) = self.children.adopt_job(job.id).await else { return Ok(None) };
         self.store.hold(job.id, self.node.clone(), unit.id().to_string(), Kept::Output).await?;
-        self.units.lock().entry(job.id).or_default().push(unit);
+        self.published.add(job.id, unit, false);
         Ok(Some(true))
     }
 }

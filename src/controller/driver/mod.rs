@@ -1,6 +1,7 @@
 //! One control node's part: it looks at the mesh, has passes made, and drives the jobs that it owns. One task decides
 //! what is due; each attempt and each health check has a task of its own, and each job's units show its row.
 //!
+//! - `own_lease`, `presence`, `attempts`, `published`: what it knows, each with its locks, and none of them knows another.
 //! - `world`: what it does to mesh and units. `discovery`: who is registered, `candidates`: who could be. `checks`: their
 //!   health.
 //! - `attempt`: one attempt, from its submission to the release of its unit. `sending`: its submission. `output`: what it
@@ -11,6 +12,7 @@
 //! - `lease`: whether this node may act, what it does when it may not, and takeover.
 
 mod attempt;
+mod attempts;
 mod candidates;
 mod checks;
 mod discovery;
@@ -20,46 +22,47 @@ mod input;
 mod lease;
 mod measure;
 mod output;
+mod own_lease;
 mod pods;
+mod presence;
+mod published;
 mod request;
 mod sending;
 mod shown;
 mod sync;
 pub mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, RwLock, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, RwLock};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use self::attempts::Attempts;
 pub use self::candidates::Candidate;
-use self::candidates::Candidates;
 use self::discovery::{Own, Sightings};
+use self::own_lease::OwnLease;
+use self::presence::Presence;
+use self::published::Published;
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
-use super::core::{
-    AttemptNo, Duty, Evidence, Fence, Fenced, InstanceName, Job, JobId, LeaseTimes, LeaseWatch, Offer,
-    Patience, SightingWatch, Tenure, WaitWatch,
-};
+use super::core::{AttemptNo, Duty, Fenced, InstanceName, JobId, LeaseTimes, Patience, WaitWatch};
 use super::health::Surroundings;
 use super::options::{ControllerOptions, Discovery};
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
 use super::store::{Error, PassLimits, Store, Waits};
-use crate::os::machine_clock::MachineClock;
-use crate::work::jobs::JobUnit;
 
 /// The least time between two looks at everything.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// The least time between two looks for instances whose health is to be checked.
+const CHECKS: Duration = Duration::from_secs(1);
 /// How long a store that is away is left alone.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
@@ -67,65 +70,30 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 pub struct JobDriver {
     pub(super) node: InstanceName,
     pub(super) store: Store,
-    fence: ArcSwap<Fence>,
     /// The first 8 hex digits of the install ID.
     pub(super) install: u32,
     options: ArcSwap<ControllerOptions>,
     mesh: Arc<dyn Mesh>,
     children: Arc<dyn Children>,
     projects: ProjectCache,
-    /// The units of jobs that have not shown their end. Plain locks, held for a look or an entry.
-    units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
-    /// The tasks of attempts, with what each has to do.
-    attempts: Mutex<BTreeMap<(JobId, AttemptNo), AttemptTask>>,
-    /// This node's jobs as they were at the last look, and were shown.
-    attended: Mutex<BTreeMap<JobId, Job>>,
-    /// Jobs whose output is being closed.
-    closing: watch::Sender<BTreeSet<JobId>>,
-    /// The tasks that follow jobs of other control nodes for units here.
-    followers: Mutex<BTreeMap<JobId, AbortHandle>>,
-    /// Children that run here, of jobs of other control nodes.
+    lease: OwnLease,
+    presence: Presence,
+    attempts: Attempts,
+    published: Published,
+    /// Children that run here, of jobs of other control nodes. Locked for a look or an entry.
     foreign: Mutex<BTreeSet<String>>,
-    /// By this process's clock; `None` before the first heartbeat of a lease.
-    tenure: watch::Sender<Option<Tenure>>,
-    clock: MachineClock,
-    /// The leases of all control nodes, by the same clock. Locked for a look or an entry.
-    leases: Mutex<LeaseWatch>,
-    /// Who sees which instance, by the same clock. Locked for a look or an entry.
-    sightings: Mutex<SightingWatch>,
-    /// How long jobs have waited, by the same clock.
+    /// How long jobs have waited, by the lease's clock.
     waits: Arc<Mutex<WaitWatch>>,
-    /// The store has lost its last commits, and this lease is to be renewed under a new fence.
-    has_gone_back: AtomicBool,
-    /// Why it has stopped for good.
-    halted: Mutex<Option<String>>,
     /// The way to other control nodes, if there may be any.
     pub(super) peers: OnceLock<PeerClient>,
-    /// Nodes that discovery found. Locked for a look or an entry.
-    candidates: Mutex<Candidates>,
-    /// An operator took one of them.
-    pub(super) taken: Notify,
-    /// The instances that are being checked.
-    checks: Mutex<BTreeSet<InstanceName>>,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
     pub(super) entering: Arc<RwLock<()>>,
     pub(super) wake: Notify,
 }
 
-struct AttemptTask {
-    duty: watch::Sender<Duty>,
-    abort: AbortHandle,
-    /// What its stream has said, once that has told the final status.
-    said: Option<Evidence>,
-    /// What that decided is there to be shown.
-    decided: Arc<Notify>,
-    /// Its end waits for the task to do so.
-    is_deciding: bool,
-}
-
 impl std::fmt::Debug for JobDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JobDriver").field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("JobDriver").field("fence", &self.fence()).finish_non_exhaustive()
     }
 }
 
@@ -149,29 +117,18 @@ impl JobDriver {
         Ok(Arc::new(Self {
             node,
             store,
-            fence: ArcSwap::from_pointee(fence),
             install,
             options: ArcSwap::from_pointee(options),
             mesh,
             children,
             projects,
-            units: Mutex::default(),
-            attempts: Mutex::default(),
-            attended: Mutex::default(),
-            closing: watch::Sender::default(),
-            followers: Mutex::default(),
+            lease: OwnLease::new(fence),
+            presence: Presence::default(),
+            attempts: Attempts::default(),
+            published: Published::default(),
             foreign: Mutex::default(),
-            tenure: watch::Sender::new(None),
-            clock: MachineClock::start(),
-            leases: Mutex::default(),
-            sightings: Mutex::default(),
             waits: Arc::default(),
-            has_gone_back: AtomicBool::new(false),
-            halted: Mutex::default(),
             peers: OnceLock::new(),
-            candidates: Mutex::default(),
-            taken: Notify::new(),
-            checks: Mutex::default(),
             entering: Arc::default(),
             wake: Notify::new(),
         }))
@@ -199,6 +156,8 @@ impl JobDriver {
             ticks
         };
         let (mut timers, mut measured) = (self.options().timers, None);
+        // Instances change less often than jobs do.
+        let (mut checks, mut is_checked) = (ticks(CHECKS), false);
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
         while !retry_unless_fenced(self.settle(&mut sightings).await)? {
             sleep(STORE_RETRY).await;
@@ -210,10 +169,14 @@ impl JobDriver {
                 _ = heartbeat.tick() => {
                     retry_unless_fenced(self.beat(&mut sightings).await)?;
                 }
+                _ = checks.tick(), if !is_checked => {
+                    is_checked = retry_unless_fenced(self.check_instances().await)?;
+                    continue;
+                }
                 _ = mesh.changed() => {
                     retry_unless_fenced(self.observe(&mut sightings).await)?;
                 }
-                () = self.taken.notified() => {
+                () = self.presence.taken() => {
                     retry_unless_fenced(self.observe(&mut sightings).await)?;
                 }
                 _ = store.changed() => {}
@@ -222,6 +185,7 @@ impl JobDriver {
                 }
                 () = self.wake.notified() => {}
             }
+            is_checked = false;
             let current = self.options().timers;
             if timers != current {
                 timers = current;
@@ -238,8 +202,7 @@ impl JobDriver {
                     self.wake.notify_one();
                 }
                 self.attend().await?;
-                self.show_ended().await?;
-                self.check_instances().await
+                self.show_ended().await
             };
             if !retry_unless_fenced(look.await)? {
                 sleep(STORE_RETRY).await;
@@ -258,53 +221,52 @@ impl JobDriver {
         let (registry, found) = discovery::register(&self.store, nodes, own, sightings, &options).await?;
         let registered: BTreeSet<InstanceName> =
             registry.instances.into_iter().map(|record| record.instance.name).collect();
-        match options.discovery {
-            Discovery::Off => self.candidates.lock().clear(),
-            Discovery::Disabled | Discovery::Enabled => self.candidates.lock().note(found, &registered),
-        }
+        self.presence.note_found((options.discovery != Discovery::Off).then_some(found), &registered);
         sightings.keep(&registered);
         let seen = sightings.report(&self.node);
         let seen = seen.into_iter().filter(|seen| registered.contains(&seen.instance)).collect();
-        let sent = self.clock_now();
+        let sent = self.lease.now();
         let beat = self.store.heartbeat(self.fence(), times(&self.options()), seen).await;
         let beat = beat.inspect_err(|_| {
             // It has seen nobody be silent meanwhile.
-            self.leases.lock().interrupt();
-            self.sightings.lock().interrupt();
+            self.lease.interrupt();
+            self.presence.interrupt();
         })?;
         sightings.on_reported(noted);
         self.note_beat(beat, sent)
     }
 
+    /// An operator took a node that discovery found: the mesh is looked at again.
+    pub fn look_at_mesh(&self) {
+        self.presence.take();
+    }
+
     /// The nodes that discovery found, and nobody has taken.
     pub fn found(&self) -> Vec<Candidate> {
-        self.candidates.lock().list()
+        self.presence.found()
     }
 
     /// One of them.
     pub fn found_as(&self, name: &InstanceName) -> Option<Candidate> {
-        self.candidates.lock().get(name)
+        self.presence.found_as(name)
     }
 
     /// How long an instance may stay silent, and how long each of them has.
     pub(super) fn patience(&self) -> Patience {
-        let (sightings, lost_after) = (self.sightings.lock().clone(), self.options().timers.lost_after);
-        Patience { sightings, now: self.clock_now(), lost_after }
+        self.presence.patience(self.lease.now(), self.options().timers.lost_after)
     }
 
     async fn beat(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
         // Before anything that the store may hold up: what was seen is as old as this look.
-        let lost = self.leases.lock().lost(self.clock_now(), &times(&self.options()));
-        let said =
-            self.attempts.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect();
-        let losses = self.store.judge_losses(self.fence(), self.patience(), said).await?;
+        let lost = self.lease.lost(&times(&self.options()));
+        let losses = self.store.judge_losses(self.fence(), self.patience(), self.attempts.said()).await?;
         for instance in &losses.instances {
             tracing::warn!(%instance, "an instance is lost");
         }
         for (job, attempt) in losses.attempts {
             tracing::warn!(%job, %attempt, "an attempt is lost with its instance");
-            if !self.decide(job, attempt) {
+            if !self.attempts.decide((job, attempt)) {
                 self.show(job).await?;
             }
         }
@@ -323,9 +285,9 @@ impl JobDriver {
 
     /// Has a pass made. Returns whether another one should follow at once.
     async fn pass(self: &Arc<Self>) -> Result<bool, Error> {
-        let mut alive = self.leases.lock().alive();
+        let mut alive = self.lease.alive();
         alive.insert(self.node.clone());
-        let waits = Waits { watch: self.waits.clone(), now: self.clock_now(), alive: Some(alive) };
+        let waits = Waits { watch: self.waits.clone(), now: self.lease.now(), alive: Some(alive) };
         let limits = PassLimits { require_tls: self.options().require_tls, waits, ..PassLimits::default() };
         let passed = self.store.pass(self.fence(), limits).await?;
         for job in passed.failed {
@@ -336,22 +298,22 @@ impl JobDriver {
 
     /// Has every attempt of this node's jobs a task that knows what to do.
     async fn attend(self: &Arc<Self>) -> Result<(), Error> {
-        let _all_entered = self.entering.write().await;
         let driven = self.store.driven(self.fence()).await?;
-        // After a failure half way all are shown again.
-        let before = std::mem::take(&mut *self.attended.lock());
+        // Whoever was making one of them has given it its unit.
+        drop(self.entering.write().await);
+        self.published.keep_shown(&driven.iter().map(|job| job.id).collect());
         for job in &driven {
             if !job.state.is_final() {
-                self.stop_following(job.id);
+                self.published.stop_following(job.id);
             }
             let made = self.ensure_unit(job).await?;
-            if !job.state.is_final() && (made == Some(true) || before.get(&job.id) != Some(job)) {
+            if !job.state.is_final() && (made == Some(true) || self.published.is_news(job)) {
                 self.show(job.id).await?;
             }
             let duties: Vec<_> = job.duties().collect();
             for (n, duty) in duties {
                 match duty {
-                    Duty::Nothing => drop(self.attempts.lock().remove(&(job.id, n))),
+                    Duty::Nothing => self.attempts.remove((job.id, n)),
                     // Its output would be lost: a later look may find a place for it.
                     Duty::Send | Duty::Follow | Duty::Ask if made.is_none() => {}
                     Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
@@ -360,38 +322,22 @@ impl JobDriver {
                 }
             }
         }
-        *self.attended.lock() = driven.into_iter().map(|job| (job.id, job)).collect();
         Ok(())
     }
 
     fn assign(self: &Arc<Self>, job: JobId, n: AttemptNo, duty: Duty) {
-        let mut attempts = self.attempts.lock();
-        if let Some(task) = attempts.get(&(job, n)) {
-            task.duty.send_if_modified(|known| std::mem::replace(known, duty) != duty);
-            return;
-        }
-        let (sender, receiver) = watch::channel(duty);
-        let (this, decided) = (self.clone(), Arc::new(Notify::new()));
-        let is_decided = decided.clone();
-        let task = tokio::spawn(async move {
-            if let Err(error) = this.drive_attempt(job, n, receiver, &is_decided).await {
-                tracing::warn!(%job, attempt = %n, %error, "attempt failed, retrying");
-                sleep(STORE_RETRY).await;
-            }
-            this.attempts.lock().remove(&(job, n));
-            this.wake.notify_one();
+        self.attempts.assign((job, n), duty, |duty, decided| {
+            let this = self.clone();
+            let task = tokio::spawn(async move {
+                if let Err(error) = this.drive_attempt(job, n, duty, &decided).await {
+                    tracing::warn!(%job, attempt = %n, %error, "attempt failed, retrying");
+                    sleep(STORE_RETRY).await;
+                }
+                this.attempts.remove((job, n));
+                this.wake.notify_one();
+            });
+            task.abort_handle()
         });
-        let abort = task.abort_handle();
-        attempts
-            .insert((job, n), AttemptTask { duty: sender, abort, said: None, decided, is_deciding: false });
-    }
-
-    async fn offer_of(&self, name: &InstanceName) -> Result<Offer, Error> {
-        match self.store.registry().await?.instance_mut(name) {
-            Ok(record) => Ok(record.instance.offer),
-            // It was removed, and what was sent to it is followed to its end.
-            Err(_) => Ok(Offer::default()),
-        }
     }
 }
 

@@ -7,12 +7,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::JobDriver;
+use super::request::parsed;
 use super::world::{ChildRequest, Known, PodChild};
 use crate::controller::clusters::{GroupFault, PodSetup, pod_type};
 use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress};
 use crate::controller::credentials::Credentials;
 use crate::controller::options::KUBE_RUNTIME_TYPE;
-use crate::controller::store::{Error, GroupRecord};
+use crate::controller::store::{Error, GroupRecord, JobDetail};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
 
@@ -25,10 +26,10 @@ impl JobDriver {
     /// The unit of an attempt in a container group, or why there can be none.
     pub(super) async fn pod_request(
         &self,
-        job: &Job,
+        detail: &JobDetail,
         attempt: &Attempt,
     ) -> Result<Result<ChildRequest, String>, Error> {
-        let header = self.header(job.id).await?;
+        let (job, header) = (&detail.job, parsed(detail)?);
         let request = ChildRequest {
             unit: attempt.unit.to_string(),
             node: self.node.clone(),

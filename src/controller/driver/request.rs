@@ -2,7 +2,7 @@
 
 use super::JobDriver;
 use super::world::ChildRequest;
-use crate::controller::core::{Attempt, ChildType, Job, JobId, JobKind};
+use crate::controller::core::{Attempt, ChildType, JobId, JobKind};
 use crate::controller::header::Header;
 use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Error, JobDetail};
@@ -15,14 +15,14 @@ impl JobDriver {
     /// The unit of an attempt, or why there can be none.
     pub(super) async fn request(
         &self,
-        job: &Job,
+        detail: &JobDetail,
         attempt: &Attempt,
     ) -> Result<Result<ChildRequest, String>, Error> {
         let options = self.options();
-        let Some(node) = attempt.node.clone() else { return self.pod_request(job, attempt).await };
+        let Some(node) = attempt.node.clone() else { return self.pod_request(detail, attempt).await };
         let is_own = node == self.node;
-        let offer = self.offer_of(&node).await?;
-        let header = self.header(job.id).await?;
+        let offer = self.store.offer_of(node.clone()).await?;
+        let (job, header) = (&detail.job, parsed(detail)?);
         let max_stdout = self.job_bound(job.id, attempt, &header);
         let unit = attempt.unit.to_string();
         let is_sync = job.kind == JobKind::ProjectSync;
@@ -74,11 +74,6 @@ impl JobDriver {
             ChildType::Runner => RUNNER_TYPE.to_owned(),
             ChildType::Container => self.pod_type(&attempt.group).await?.to_owned(),
         })
-    }
-
-    /// What was asked for with a job.
-    pub(super) async fn header(&self, id: JobId) -> Result<Header, Error> {
-        parsed(&self.store.detail(id).await?)
     }
 }
 

@@ -8,20 +8,20 @@ use tokio::sync::watch;
 use super::JobDriver;
 use super::input::Prepared;
 use super::world::{ChildRequest, Known};
-use crate::controller::core::{Attempt, AttemptNo, Duty, Job, JobId, Progress};
-use crate::controller::store::Error;
+use crate::controller::core::{Attempt, AttemptNo, Duty, JobId, Progress};
+use crate::controller::store::{Error, JobDetail};
 use crate::work::Leftovers;
 
 impl JobDriver {
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
     pub(super) async fn ensure_sent(
         self: &Arc<Self>,
-        job: &Job,
+        detail: &JobDetail,
         attempt: &Attempt,
         request: ChildRequest,
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<bool, Error> {
-        let (id, n) = (job.id, attempt.n);
+        let (id, n) = (detail.row.id, attempt.n);
         let known = self.children.known(&request.unit);
         match (known, attempt.progress) {
             (Known::Here, _) => return Ok(true),
@@ -57,7 +57,7 @@ impl JobDriver {
             return self.refuse(id, n, cause).await;
         }
         self.await_room(duty).await;
-        let (input, _project) = match self.input(job, attempt, duty).await? {
+        let (input, _project) = match self.input(detail, attempt, duty).await? {
             Prepared::Ready(input, project) => (input, project),
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
             Prepared::Unwanted => return self.unwanted(request, id, n).await,

@@ -1,7 +1,6 @@
 //! What the units of jobs show: the job's row, in the form of a unit's status.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,17 @@ use crate::work::jobs::{JobExtra, JobReport, JobUnit};
 const CLOSED_WITHIN: Duration = Duration::from_millis(50);
 
 impl JobDriver {
+    /// A unit follows the job that was just made of its payload: nobody else has anything of it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn attach_first(self: &Arc<Self>, job: JobId, unit: JobUnit) -> Result<(), Error> {
+        self.published.add(job, unit, true);
+        self.show(job).await?;
+        self.wake.notify_one();
+        Ok(())
+    }
+
     /// A unit follows a job from now on. One whose job has ended shows that at once.
     ///
     /// # Errors
@@ -37,18 +47,13 @@ impl JobDriver {
         if let Some(first) = &first {
             unit.share_output(first).await;
         }
-        {
-            let mut units = self.units.lock();
-            let list = units.entry(job).or_default();
-            // After a restart they come in any order, and the payload and the place in the output are the first one's.
-            list.retain(|one| one.id() != unit.id());
-            list.insert(if first.is_none() { 0 } else { list.len() }, unit);
-        }
+        self.published.add(job, unit, first.is_none());
         let owner = detail.row.controller_node.as_ref();
         if owner.map_or(is_elsewhere, |owner| *owner != self.node) {
             self.follow_elsewhere(job);
             return Ok(());
         }
+        // Only now does it get what changes.
         self.show(job).await?;
         self.wake.notify_one();
         Ok(())
@@ -63,22 +68,17 @@ impl JobDriver {
 
     /// The unit that has the job's output.
     pub(in crate::controller) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
-        self.units.lock().get(&job)?.first().cloned()
+        self.published.first(job)
     }
 
     /// The job of a unit, if it has not shown its end.
     pub fn job_of(&self, unit: &str) -> Option<JobId> {
-        let units = self.units.lock();
-        let has = |list: &Vec<JobUnit>| list.iter().any(|one| one.id().as_str() == unit);
-        units.iter().find(|(_, list)| has(list)).map(|(job, _)| *job)
+        self.published.job_of(unit)
     }
 
     /// A unit that is deleted follows no job any more.
     pub fn detach(&self, unit: &str) {
-        self.units.lock().retain(|_, list| {
-            list.retain(|one| one.id().as_str() != unit);
-            !list.is_empty()
-        });
+        self.published.remove(unit);
     }
 
     /// Has the units of a job show its row as it is now, but its end only once all of its output is here: if it is not,
@@ -87,28 +87,38 @@ impl JobDriver {
     /// # Errors
     /// Those of the store.
     pub async fn show(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
-        let units = self.units.lock().get(&job).cloned().unwrap_or_default();
-        let Some(first) = units.first() else { return Ok(()) };
-        let detail = match self.store.detail(job).await {
+        if self.first_unit(job).is_none() {
+            return Ok(());
+        }
+        match self.store.detail(job).await {
             Err(Error::NoJob(_)) => {
                 self.end_deleted(job).await;
-                return Ok(());
+                Ok(())
             }
-            found => found?,
-        };
-        if !detail.row.state.is_final() {
-            return self.report(&detail, &units).await;
+            found => self.show_detail(&found?).await,
         }
-        if self.is_followed(job) || self.is_deciding(job) {
+    }
+
+    /// As [`Self::show`] with a row that was just read or written.
+    pub(super) async fn show_detail(self: &Arc<Self>, detail: &JobDetail) -> Result<(), Error> {
+        let job = detail.row.id;
+        let units = self.published.units(job);
+        let Some(first) = units.first() else { return Ok(()) };
+        if !detail.row.state.is_final() {
+            self.report_to(detail, &units).await?;
+            self.published.note_shown(detail.job.clone());
+            return Ok(());
+        }
+        if self.is_followed(job) || self.attempts.is_deciding(job) {
             // Its output comes first.
             return Ok(());
         }
         if detail.is_whole(&self.node, first.id().as_str(), first.output_size()) {
-            return self.report(&detail, &units).await;
+            return self.report_to(detail, &units).await;
         }
         let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
         match detail.output_end() {
-            None if is_own => self.end_output(detail, units).await,
+            None if is_own => self.end_output(detail.clone(), units).await,
             Some(_) | None => self.follow_elsewhere(job),
         }
         Ok(())
@@ -119,8 +129,8 @@ impl JobDriver {
     async fn end_output(self: &Arc<Self>, detail: JobDetail, units: Vec<JobUnit>) {
         let job = detail.row.id;
         // What an older program left is read to its end first.
-        if detail.attempts.last().is_none_or(Attempt::has_unread_output)
-            || !self.closing.send_if_modified(|closing| closing.insert(job))
+        if detail.job.attempts.last().is_none_or(Attempt::has_unread_output)
+            || !self.published.begin_closing(job)
         {
             return;
         }
@@ -138,7 +148,7 @@ impl JobDriver {
                 }
                 sleep(STORE_RETRY).await;
             }
-            this.closing.send_if_modified(|closing| closing.remove(&job));
+            this.published.end_closing(job);
         });
         let _full = timeout(CLOSED_WITHIN, ending).await;
     }
@@ -146,13 +156,12 @@ impl JobDriver {
     /// Waits until the output of a job ends where it is, if it has to: what made it may be released then.
     pub(super) async fn output_ended(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         self.show(job).await?;
-        // The driver keeps the sender, so this cannot fail.
-        drop(self.closing.subscribe().wait_for(|closing| !closing.contains(&job)).await);
+        self.published.closed(job).await;
         Ok(())
     }
 
     async fn measure_output(self: &Arc<Self>, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
-        let Some(n) = detail.attempts.last().map(|last| last.n) else { return Ok(()) };
+        let Some(n) = detail.job.attempts.last().map(|last| last.n) else { return Ok(()) };
         let row = &detail.row;
         let closes = row.terms.retry.max > 0 && row.state != JobState::Successful;
         // No attempt writes behind its end.
@@ -160,12 +169,11 @@ impl JobDriver {
             Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),
             None => None,
         };
-        self.store.drive_to_end(self.fence(), (row.id, n), None, held, |_, _| Ok(())).await?;
-        let detail = self.store.detail(row.id).await?;
+        let detail = self.store.drive_to_end(self.fence(), (row.id, n), None, held, |_, _| Ok(())).await?;
         match detail.is_whole(&self.node, units[0].id().as_str(), units[0].output_size()) {
-            true => self.report(&detail, units).await,
+            true => self.report_to(&detail, units).await,
             false => {
-                self.follow_elsewhere(row.id);
+                self.follow_elsewhere(detail.row.id);
                 Ok(())
             }
         }
@@ -174,8 +182,7 @@ impl JobDriver {
     /// Has the units of a job that has ended show that they run on, as they have not got its output yet.
     pub(super) async fn show_running(&self, detail: &JobDetail, why: &str) -> Result<(), Error> {
         let child_type = self.child_type_of(detail).await?;
-        let units = self.units.lock().get(&detail.row.id).cloned().unwrap_or_default();
-        for unit in units {
+        for unit in self.published.units(detail.row.id) {
             let JobReport { extra, .. } = report(detail, &child_type, unit.extra());
             unit.report(JobReport { state: UnitState::Running, detail: why.to_owned(), extra }).await;
         }
@@ -184,14 +191,14 @@ impl JobDriver {
 
     /// The work type of its latest attempt.
     async fn child_type_of(&self, detail: &JobDetail) -> Result<String, Error> {
-        match detail.attempts.last() {
+        match detail.job.attempts.last() {
             Some(attempt) => self.child_type(attempt).await,
             None => Ok(String::new()),
         }
     }
 
     /// Has units show a row as it is.
-    async fn report(&self, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
+    async fn report_to(&self, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
         let (job, child_type) = (detail.row.id, self.child_type_of(detail).await?);
         if detail.row.state.is_final() {
             // Each may be the one that is left of them.
@@ -200,7 +207,7 @@ impl JobDriver {
             }
             let held = |unit: &JobUnit| (self.node.clone(), unit.id().to_string());
             let is_noted = units.iter().all(|unit| detail.complete.contains(&held(unit)));
-            if let (Some(last), false) = (detail.attempts.last(), is_noted) {
+            if let (Some(last), false) = (detail.job.attempts.last(), is_noted) {
                 let all = units.iter().map(|unit| unit.id().to_string()).collect();
                 self.store.hold_complete((job, last.n), self.node.clone(), all).await?;
             }
@@ -209,13 +216,7 @@ impl JobDriver {
             unit.report(report(detail, &child_type, unit.extra())).await;
         }
         if detail.row.state.is_final() {
-            if let Entry::Occupied(mut list) = self.units.lock().entry(job) {
-                // One that came meanwhile has shown nothing yet.
-                list.get_mut().retain(|one| !units.iter().any(|shown| shown.id() == one.id()));
-                if list.get().is_empty() {
-                    list.remove();
-                }
-            }
+            self.published.on_end_shown(job, units);
             if !parsed(detail)?.rerun {
                 for unit in units {
                     self.drop_payload(job, unit).await?;
@@ -243,8 +244,7 @@ impl JobDriver {
     /// # Errors
     /// Those of the store.
     pub async fn show_open(self: &Arc<Self>) -> Result<(), Error> {
-        let jobs: Vec<JobId> = self.units.lock().keys().copied().collect();
-        for job in jobs {
+        for job in self.published.jobs() {
             self.show(job).await?;
         }
         Ok(())
@@ -256,8 +256,7 @@ impl JobDriver {
         if !self.store.is_shared() {
             return Ok(());
         }
-        let open: Vec<JobId> = self.units.lock().keys().copied().collect();
-        for (job, owner) in self.store.ended(open).await? {
+        for (job, owner) in self.store.ended(self.published.jobs()).await? {
             match owner {
                 Some(owner) if owner != self.node => self.follow_elsewhere(job),
                 Some(_) | None => self.show(job).await?,
@@ -287,7 +286,7 @@ impl JobDriver {
 
 fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
     let row = &detail.row;
-    let attempt = detail.attempts.last();
+    let attempt = detail.job.attempts.last();
     let name = |name: Option<String>| name.unwrap_or_default();
     let extra = JobExtra {
         job_id: Some(row.id.0),
@@ -310,7 +309,7 @@ fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
         ..former
     };
     // A unit's state never goes back, so one whose job waits for another attempt goes on running.
-    let has_run = detail.attempts.iter().any(|attempt| attempt.started.is_some());
+    let has_run = detail.job.attempts.iter().any(|attempt| attempt.started.is_some());
     let state = match unit_state(row.state) {
         UnitState::Pending if has_run => UnitState::Running,
         state => state,

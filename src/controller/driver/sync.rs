@@ -160,8 +160,8 @@ impl JobDriver {
     }
 
     /// Deletes what a sync that has ended needs no more.
-    pub(super) async fn sweep_sync(&self, job: JobId) -> Result<(), Error> {
-        if let Some(sync) = self.header(job).await?.sync {
+    pub(super) async fn sweep_sync(&self, job: JobId, header: Header) -> Result<(), Error> {
+        if let Some(sync) = header.sync {
             let place = self.projects.place(&sync);
             let swept = tokio::task::spawn_blocking(move || place.sweep(job.0)).await;
             swept.map_err(|error| Error::Away(error.to_string()))?;

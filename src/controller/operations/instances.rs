@@ -65,7 +65,7 @@ impl Service {
         };
         let enabled = self.change_instance(asked.name, audit, enable).await?;
         // Whether it can be reached from here is in the store from then on.
-        self.driver.taken.notify_one();
+        self.driver.look_at_mesh();
         Ok(enabled)
     }
 
@@ -100,7 +100,7 @@ impl Service {
             registry.add_instance(record).map(drop)
         };
         let added = self.change_instance(name, audit, add).await?;
-        self.driver.taken.notify_one();
+        self.driver.look_at_mesh();
         Ok(added)
     }
 

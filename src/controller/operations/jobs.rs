@@ -43,7 +43,7 @@ impl Service {
         let detail = self.driver.store.detail(id).await?;
         let mut names = BTreeMap::new();
         let mut work_types = Vec::new();
-        for attempt in &detail.attempts {
+        for attempt in &detail.job.attempts {
             let (child, group) = (attempt.child, attempt.group.clone());
             let name = match names.entry((child, group)) {
                 Entry::Occupied(name) => name.into_mut(),
@@ -52,7 +52,7 @@ impl Service {
             work_types.push(name.clone());
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
-        let silence = match detail.attempts.iter().any(Attempt::is_open) {
+        let silence = match detail.job.attempts.iter().any(Attempt::is_open) {
             true => self.driver.store.silence(id, self.driver.patience()).await?,
             false => None,
         };

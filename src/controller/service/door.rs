@@ -389,7 +389,7 @@ impl JobIntake for Intake {
                     report.extra.job_id = Some(job.id().0);
                     report.detail = "pending".to_owned();
                     unit.report(report).await;
-                    let followed = follow_in_any_case(&driver, entering, job.id(), unit).await;
+                    let followed = follow_in_any_case(&driver, entering, job, unit).await;
                     followed.map(|()| true).map_err(|error| error.to_string())
                 }
                 Err(Error::Away(_)) => {

@@ -145,7 +145,7 @@ impl Repeat {
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
         unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
-        follow_in_any_case(driver, entering, job.id(), unit.clone()).await?;
+        follow_in_any_case(driver, entering, job, unit.clone()).await?;
         Ok(job.id())
     }
 }

@@ -8,7 +8,7 @@ use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, to_json, values};
-use super::{holders, recaps};
+use super::{JobDetail, holders, list, recaps};
 use crate::controller::core::{AttemptNo, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Refused, Time};
 use crate::controller::stream::Recap;
 
@@ -39,7 +39,7 @@ pub struct HeldOutput {
 }
 
 impl Store {
-    /// The owner reports on an attempt. Figures, if given, are saved with it. Returns the job as it is now.
+    /// The owner reports on an attempt. Figures, if given, are saved with it. Returns all that is known of the job now.
     /// `report` may be called more than once.
     ///
     /// # Errors
@@ -50,8 +50,12 @@ impl Store {
         id: JobId,
         figures: Option<Figures>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<Job, Error> {
-        self.fenced_write(by, move |sql, by| drive(sql, by, id, figures.as_ref(), &report)).await
+    ) -> Result<JobDetail, Error> {
+        self.fenced_write(by, move |sql, by| {
+            drive(sql, by, id, figures.as_ref(), &report)?;
+            list::detail(sql, id)
+        })
+        .await
     }
 
     /// As [`Self::drive`] with the report that an attempt has ended, and with what it left, complete, if any output is
@@ -66,7 +70,7 @@ impl Store {
         figures: Option<Figures>,
         output: Option<HeldOutput>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<Job, Error> {
+    ) -> Result<JobDetail, Error> {
         self.fenced_write(by, move |sql, by| {
             let query = format!("SELECT output_bytes FROM job WHERE id = $1{}", sql.dialect().lock_row());
             let counted = match figures {
@@ -82,7 +86,7 @@ impl Store {
                 true => output.end,
                 false => OutputEnd { bytes: counted, hash: None },
             });
-            let job = drive(sql, by, id, figures.as_ref(), &|job, now| {
+            drive(sql, by, id, figures.as_ref(), &|job, now| {
                 report(job, now)?;
                 job.on_output(n, end)
             })?;
@@ -92,7 +96,7 @@ impl Store {
                     sql.execute("UPDATE job SET output_bytes = $1 WHERE id = $2", values![end.bytes, id])?;
                 }
             }
-            Ok(job)
+            list::detail(sql, id)
         })
         .await
     }

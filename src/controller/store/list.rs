@@ -11,7 +11,7 @@ use super::jobs::{self, Terms};
 use super::sql::{Dialect, Row, Sql, SqlValue, from_json, values};
 use super::{Engine, Store};
 use crate::controller::core::{
-    Attempt, Ending, GroupName, InstanceName, JobId, JobKind, JobState, OutputEnd, Progress, Time,
+    Ending, GroupName, InstanceName, Job, JobId, JobKind, JobState, OutputEnd, Progress, Time,
 };
 
 /// Which jobs a list shows. An empty filter shows all.
@@ -104,8 +104,8 @@ pub struct JobDetail {
     pub row: JobRow,
     /// The header as JSON.
     pub header: String,
-    /// In order.
-    pub attempts: Vec<Attempt>,
+    /// As the core knows it, with its attempts in order.
+    pub job: Job,
     /// Jobs that must succeed first.
     pub depends_on: Vec<JobId>,
     /// Bytes of output so far.
@@ -128,7 +128,7 @@ impl JobDetail {
         if !self.row.state.is_final() {
             return None;
         }
-        let Some(last) = self.attempts.last() else { return Some(OutputEnd { bytes: 0, hash: None }) };
+        let Some(last) = self.job.attempts.last() else { return Some(OutputEnd { bytes: 0, hash: None }) };
         // An older program says nothing more, and an owner without a unit has nothing to say. Where an attempt was lost, the
         // owner has to close the output.
         let is_lost = matches!(last.progress, Progress::Lost | Progress::Over(Ending::Lost));
@@ -314,31 +314,31 @@ fn read(row: &mut Row) -> Result<JobRow, Error> {
     })
 }
 
-fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
+pub(super) fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
     let query =
         format!("SELECT {COLUMNS}, header, output_bytes, revision, output_lost FROM job WHERE id = $1");
-    let mut row = sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?;
-    let (job, header, output_bytes) = (read(&mut row)?, row.take()?, row.take()?);
-    let (revision, output_lost) = (row.take()?, row.take()?);
+    let mut found = sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?;
+    let (row, header, output_bytes) = (read(&mut found)?, found.take()?, found.take()?);
+    let (revision, output_lost) = (found.take()?, found.take()?);
     let loaded = jobs::load(sql, "job.id = $1", values![id], false)?.pop().ok_or(Error::NoJob(id))?;
     let depends_on = sql.query("SELECT needs FROM dep WHERE job = $1 ORDER BY needs", values![id])?;
     let query =
         "SELECT node, unit, has, complete, attempt FROM holder WHERE job = $1 ORDER BY node, unit, has";
     let (mut holders, mut complete, mut owner_measures) = (Vec::new(), Vec::new(), false);
-    for mut row in sql.query(query, values![id])? {
-        let (node, unit, kept): (InstanceName, String, Kept) = (row.take()?, row.take()?, row.take()?);
-        let (is_complete, attempt): (Option<i64>, Option<i64>) = (row.take()?, row.take()?);
-        if is_complete == Some(1) && attempt == Some(i64::from(job.attempt)) {
+    for mut held in sql.query(query, values![id])? {
+        let (node, unit, kept): (InstanceName, String, Kept) = (held.take()?, held.take()?, held.take()?);
+        let (is_complete, attempt): (Option<i64>, Option<i64>) = (held.take()?, held.take()?);
+        if is_complete == Some(1) && attempt == Some(i64::from(row.attempt)) {
             complete.push((node.clone(), unit.clone()));
         }
         owner_measures |=
-            kept == Kept::Output && is_complete.is_some() && Some(&node) == job.controller_node.as_ref();
+            kept == Kept::Output && is_complete.is_some() && Some(&node) == row.controller_node.as_ref();
         holders.push((node, unit, kept));
     }
     Ok(JobDetail {
-        row: job,
+        row,
         header,
-        attempts: loaded.job.attempts,
+        job: loaded.job,
         depends_on: depends_on.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?,
         output_bytes,
         revision,

@@ -53,6 +53,10 @@ impl Store {
     /// The lease of the caller was taken: it must stand down.
     pub async fn pass(&self, by: Fence, limits: PassLimits) -> Result<Passed, Error> {
         self.fenced_write(by, move |sql, by| {
+            // All that a pass reads is much for a change that concerns no pending job.
+            if sql.query("SELECT 1 FROM job WHERE state = 'pending' LIMIT 1", &[])?.is_empty() {
+                return Ok(Passed::default());
+            }
             if !sql.try_lock(Lock::Pass)? {
                 return Ok(Passed { elsewhere: true, ..Passed::default() });
             }

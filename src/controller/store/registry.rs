@@ -11,10 +11,10 @@ use super::groups::{self, GroupRecord};
 use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
 use super::jobs::{self, OPEN};
-use super::sql::{Lock, Sql, SqlValue, values};
+use super::sql::{Lock, Sql, SqlValue, from_json, values};
 use super::{Store, owners, schema};
 use crate::controller::core::{
-    Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Time,
+    Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Offer, Time,
     member_changes,
 };
 
@@ -166,6 +166,15 @@ impl Store {
     /// All instances and groups.
     pub async fn registry(&self) -> Result<Registry, Error> {
         self.read(Registry::load).await
+    }
+
+    /// How an instance runs jobs. One that was removed offers nothing, and what was sent to it is followed to its end.
+    pub async fn offer_of(&self, name: InstanceName) -> Result<Offer, Error> {
+        self.read(move |sql| {
+            let found = sql.query("SELECT offer FROM instance WHERE name = $1", values![&name])?.pop();
+            found.map_or_else(|| Ok(Offer::default()), |mut row| from_json(&row.take::<String>()?))
+        })
+        .await
     }
 
     /// Changes instances and groups, runs the policies and records the operator's request, if it was one.

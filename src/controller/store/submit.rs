@@ -58,7 +58,7 @@ pub struct Submission {
 /// The job of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
-    /// It is new.
+    /// It is new, and its unit gets its output.
     New(JobId),
     /// The unit or the key is known. The unit follows this job.
     Known(JobId),
@@ -121,7 +121,10 @@ fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submi
         };
     }
     check_room(sql, max_pending)?;
-    enter(sql, new).map(Submitted::New)
+    let id = enter(sql, new)?;
+    let output = values![id, &new.node, new.unit.as_str(), Kept::Output.name(), false].to_vec();
+    insert(sql, "holder (job, node, unit, has, complete)", vec![output], "")?;
+    Ok(Submitted::New(id))
 }
 
 /// Stores a new job.

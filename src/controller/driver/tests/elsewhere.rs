@@ -215,7 +215,7 @@ impl<'a> Owner<'a> {
     /// Waits for the attempt of a job. Returns its unit.
     pub(super) fn placed(&self, job: JobId) -> String {
         self.site.soon("the job to be placed", || self.site.state(job) == JobState::Waiting);
-        self.site.job(job).attempts[0].unit.to_string()
+        self.site.job(job).job.attempts[0].unit.to_string()
     }
 
     /// It is about to send the attempt of a job. Returns its unit.

@@ -212,7 +212,7 @@ fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     site.fabric.set_routed("e1", true);
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Canceled, 1));
     assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
     assert_eq!(site.fabric.left(), [""; 0]);
 }

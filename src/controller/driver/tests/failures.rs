@@ -45,7 +45,7 @@ fn a_controller_that_fails_three_times_within_five_minutes_stops_and_says_why() 
     for (job, child) in [(job, child), (other, second)] {
         site.fabric.write(&child, &whole(1, "successful"));
         site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
-        assert_eq!((site.ended(job).row.state, site.job(job).attempts.len()), (JobState::Successful, 1));
+        assert_eq!((site.ended(job).row.state, site.job(job).job.attempts.len()), (JobState::Successful, 1));
     }
     site.until("it to be ready again", || site.instance(OWN).instance.node_state == NodeState::Ready);
     assert!(site.errors(OWN).is_empty());

@@ -248,7 +248,7 @@ impl History {
             }
             if job.row.state.is_final() || job.row.cancel_requested {
                 // An attempt that is on its way may still start; none follows it.
-                let attempts = job.attempts.len();
+                let attempts = job.job.attempts.len();
                 let before = *self.closed.entry(id).or_insert(attempts);
                 assert_eq!(before, attempts, "an attempt after success or a saved cancel: {:#?}", self.told);
             }
@@ -280,13 +280,13 @@ impl History {
     fn judge(&self) {
         for (id, submitted) in &self.jobs {
             let job = self.site.job(*id);
-            assert!(job.attempts.iter().all(|attempt| attempt.swept), "{job:#?} {:#?}", self.told);
+            assert!(job.job.attempts.iter().all(|attempt| attempt.swept), "{job:#?} {:#?}", self.told);
             let wanted = unit_state(job.row.state);
             for unit in &submitted.units {
                 let shown = self.site.unit(unit).expect("its unit is there");
                 assert_eq!(shown.state, wanted, "{job:#?}");
                 let output = self.site.output(unit);
-                let last = job.attempts.last();
+                let last = job.job.attempts.last();
                 let is_given_up = last.is_some_and(|last| self.given_up.contains(&last.unit.to_string()));
                 let wrote =
                     last.and_then(|last| self.wrote.get(&last.unit.to_string())).cloned().unwrap_or_default();

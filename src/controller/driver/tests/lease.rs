@@ -54,7 +54,7 @@ fn heartbeats_come_between_the_passes_of_a_long_queue() {
     site.run(tokio::time::advance(seconds(20)));
     site.settle_until("a pass", || failed() > 0);
     assert_eq!(failed(), most, "before time goes on there is no other one");
-    let renewed = || site.driver().tenure.borrow().unwrap().renewed;
+    let renewed = || site.driver().lease.renewals().borrow().unwrap().renewed;
     let before = renewed();
     site.run(tokio::time::advance(seconds(10)));
     site.settle_until("the next one", || failed() > most);
@@ -118,7 +118,7 @@ fn a_store_that_lost_its_last_commits_is_written_under_a_new_fence() {
     site.fabric.write(&child, &streams::whole(2, "successful"));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 1));
     assert_eq!(site.output(&unit), streams::whole(2, "successful"));
 }
 

@@ -40,7 +40,7 @@ fn a_short_silence_is_nothing_but_a_pause() {
     finish(&site, &child);
     site.soon("its end", || site.state(job) == JobState::Successful);
     assert_eq!(silent(), Value::Null);
-    assert_eq!(site.ended(job).attempts.len(), 1);
+    assert_eq!(site.ended(job).job.attempts.len(), 1);
     assert_eq!(site.output(&unit), whole(2, "successful"));
 }
 
@@ -110,7 +110,7 @@ fn an_attempt_that_is_still_alive_is_taken_up_at_once_when_its_node_is_seen_agai
     assert_eq!(site.explanation(job), format!("Running on {node}, unit {child}"));
     finish(&site, &child);
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 1));
     assert_eq!(site.output(&unit), [begun(), events(1, 2), whole(2, "successful")].concat());
 }
 
@@ -123,7 +123,7 @@ fn the_result_of_an_attempt_that_ended_in_silence_counts() {
     site.until("its loss", || site.state(job) == JobState::Pending);
     site.fabric.set_routed(&node, true);
     site.soon("its result", || site.state(job) == JobState::Successful);
-    assert_eq!(site.ended(job).attempts.len(), 1);
+    assert_eq!(site.ended(job).job.attempts.len(), 1);
     assert_eq!(site.output(&unit), whole(2, "successful"));
 }
 
@@ -145,7 +145,7 @@ fn a_final_status_that_has_arrived_decides_though_its_node_is_lost_before_the_un
         site.boot();
         let passed = site.until("its loss", || site.state(job).is_final());
         assert!(passed >= seconds(160), "{passed:?}: until then its node may answer");
-        assert_eq!((site.state(job), site.job(job).attempts.len()), (state, 1), "{status}");
+        assert_eq!((site.state(job), site.job(job).job.attempts.len()), (state, 1), "{status}");
         site.soon("its unit's end", || site.unit(&unit).unwrap().state == unit_state(state));
         site.fabric.set_routed(&node, true);
         site.soon("what is left of it to go", || site.fabric.left().is_empty());
@@ -185,7 +185,7 @@ fn a_node_that_has_forgotten_the_attempt_lets_another_start() {
     assert_ne!(next, child);
     finish(&site, &next);
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 2));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 2));
     let (statuses, counters, end) = process(&site.output(&unit));
     assert_eq!((end, statuses.last().map(String::as_str)), ("eof", Some("successful")));
     assert_eq!(counters, [1, 2, 1, 2, 3]);
@@ -229,7 +229,7 @@ fn an_unconfirmed_retry_cancels_the_older_attempt_at_first_contact() {
     });
     finish(&site, &next);
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 2));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 2));
     let (statuses, counters, end) = process(&site.output(&unit));
     assert_eq!((counters, end), (vec![1, 2, 3], "eof"), "{statuses:?}");
     assert_eq!(site.fabric.left(), [""; 0]);
@@ -246,7 +246,7 @@ fn no_attempt_follows_a_saved_cancel() {
     site.pass(seconds(60));
     site.fabric.set_routed(&node, true);
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Canceled, 1));
     assert_eq!(site.fabric.left(), [""; 0]);
 }
 
@@ -255,7 +255,7 @@ fn a_cancel_that_was_saved_before_a_kill_is_known_before_anything_is_sent() {
     let mut site = Site::ready(&["e1"]);
     site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
     let (unit, job) = site.submit(json!({"retry": {"max": 2}}));
-    let child = |site: &Site| site.job(job).attempts.first().map(|attempt| attempt.unit.to_string());
+    let child = |site: &Site| site.job(job).job.attempts.first().map(|attempt| attempt.unit.to_string());
     site.until("its child to wait", || child(&site).is_some_and(|child| site.fabric.is_unsent(&child)));
     let child = child(&site).unwrap();
     site.run(site.driver().store.cancel(None, job)).unwrap();
@@ -264,7 +264,7 @@ fn a_cancel_that_was_saved_before_a_kill_is_known_before_anything_is_sent() {
     site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
     site.boot();
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Canceled, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Canceled, 1));
     assert!(!site.fabric.look(|units| units.started.contains(&child)), "it never started");
     assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
     site.until("its child to go", || site.fabric.left().is_empty());
@@ -283,7 +283,7 @@ fn a_control_node_that_restarts_does_not_take_a_lost_attempt_for_alive() {
     site.fabric.set_routed(&node, true);
     site.soon("it to be followed again", || site.state(job) == JobState::Running);
     finish(&site, &child);
-    assert_eq!(site.ended(job).attempts.len(), 1);
+    assert_eq!(site.ended(job).job.attempts.len(), 1);
     assert_eq!(site.output(&unit), whole(2, "successful"));
 }
 
@@ -300,7 +300,7 @@ fn where_jobs_fail_with_their_owner_its_restart_ends_them() {
     site.kill();
     site.boot();
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Failed, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Failed, 1));
     let (statuses, _, _) = process(&site.output(&unit));
     assert_eq!(statuses, ["starting", "running", "error"]);
     site.until("its child to go", || site.fabric.left().is_empty());

@@ -164,7 +164,10 @@ fn a_restart_counts_nothing_twice() {
         }
         site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
         let ended = site.ended(job);
-        assert_eq!((ended.row.state, ended.row.events, ended.attempts.len()), (JobState::Successful, 7, 1));
+        assert_eq!(
+            (ended.row.state, ended.row.events, ended.job.attempts.len()),
+            (JobState::Successful, 7, 1)
+        );
         let recap = site.run(site.driver().store.recap(job, 0, 9)).unwrap();
         assert_eq!((recap.hosts.len(), recap.hosts[0].1.ok), (1, 5));
         assert_eq!(ended.output_bytes, all.len() as u64);

@@ -37,7 +37,7 @@ fn become_go(site: &Site) {
 
 /// The unit of an attempt that is not the first.
 fn next(site: &Site, job: JobId) -> String {
-    let attempts = || site.job(job).attempts;
+    let attempts = || site.job(job).job.attempts;
     site.soon("another attempt", || attempts().len() == 2);
     attempts()[1].unit.to_string()
 }
@@ -69,7 +69,7 @@ fn what_a_go_node_does_not_have_is_placed_again_only_when_an_operator_says_so() 
     let why = "attempt 1 on e1 is lost and may still run";
     site.until("it to be held", || site.explanation(job).starts_with(why));
     site.pass(seconds(3600));
-    assert_eq!((site.state(job), site.job(job).attempts.len()), (JobState::Pending, 1));
+    assert_eq!((site.state(job), site.job(job).job.attempts.len()), (JobState::Pending, 1));
     let explained = site.operate(json!({"op": "job.explain", "id": job.0}));
     let check = explained["checks"].as_array().unwrap().iter().find(|check| check["check"] == "attempt");
     let detail = check.unwrap()["detail"].as_str().unwrap();
@@ -105,7 +105,7 @@ fn what_runs_is_followed_though_the_store_has_lost_that_it_was_sent() {
     site.fabric.run(&child, "e1");
     take_over(&site, job);
     finish(&site, job, &child);
-    assert_eq!(site.job(job).attempts.len(), 1);
+    assert_eq!(site.job(job).job.attempts.len(), 1);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_a_go_node_gets_after_all_is_followed() {
     site.until("it to be held", || site.state(job) == JobState::Pending);
     site.fabric.run(&child, "e1");
     finish(&site, job, &child);
-    assert_eq!(site.job(job).attempts.len(), 1);
+    assert_eq!(site.job(job).job.attempts.len(), 1);
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn what_was_accepted_by_a_go_node_that_does_not_have_it_may_still_run() {
     take_over(&site, job);
     site.until("it to be held", || site.state(job) == JobState::Pending);
     site.pass(seconds(600));
-    assert_eq!(site.job(job).attempts.len(), 1);
+    assert_eq!(site.job(job).job.attempts.len(), 1);
     // Nobody waits for it any more.
     site.operate(json!({"op": "job.cancel", "id": job.0}));
     site.soon("its end", || site.state(job) == JobState::Canceled);
     site.soon("nothing to be left", || site.fabric.left().is_empty());
-    site.soon("it to hold nothing", || site.job(job).attempts[0].swept);
+    site.soon("it to hold nothing", || site.job(job).job.attempts[0].swept);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn what_its_node_refuses_since_it_promised_that_is_placed_again() {
     let (_, job) = site.submit(json!({}));
     site.soon("it to be placed", || site.state(job) == JobState::Waiting);
     // Another control node had the job for a moment, and did not come to write down what it was told.
-    let child = site.job(job).attempts[0].unit.to_string();
+    let child = site.job(job).job.attempts[0].unit.to_string();
     site.fabric.change(|units| units.disclaimed.insert(child));
     site.fabric.change(|units| units.is_full = false);
     let second = next(&site, job);

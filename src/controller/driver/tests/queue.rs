@@ -35,7 +35,7 @@ fn a_job_that_is_pending_for_too_long_fails() {
     let why = "pending for longer than its pending_timeout of 90 s";
     assert_eq!(site.explanation(job), why);
     site.soon("its unit to say so", || site.unit(&unit).unwrap().detail == why);
-    assert!(site.job(job).attempts.is_empty());
+    assert!(site.job(job).job.attempts.is_empty());
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_job_waits_for_those_it_depends_on_and_fails_with_them() {
     finish(&site, second, "failed");
     assert_eq!(site.ended(third).row.state, JobState::Failed);
     let why = format!("job {second}, which this one depends on, did not succeed, or was deleted");
-    assert_eq!((site.explanation(third), site.job(third).attempts.len()), (why, 0));
+    assert_eq!((site.explanation(third), site.job(third).job.attempts.len()), (why, 0));
 }
 
 #[test]

@@ -377,7 +377,7 @@ impl Site {
     pub(super) fn ended(&self, job: JobId) -> JobDetail {
         self.until("the job to end", || {
             let job = self.job(job);
-            job.row.state.is_final() && job.attempts.iter().all(|attempt| attempt.swept)
+            job.row.state.is_final() && job.job.attempts.iter().all(|attempt| attempt.swept)
         });
         self.job(job)
     }

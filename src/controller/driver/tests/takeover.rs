@@ -22,7 +22,7 @@ fn finish(site: &Site, job: JobId, child: &str) {
     site.fabric.write(child, &whole(2, "successful"));
     site.fabric.end(child, ChildEnd::Succeeded, "exit status 0");
     let ended = site.ended(job);
-    assert_eq!((ended.row.state, ended.attempts.len()), (JobState::Successful, 1));
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 1));
     assert_eq!(site.fabric.look(|units| units.started.iter().filter(|unit| *unit == child).count()), 1);
     assert_eq!(site.fabric.left(), [""; 0]);
 }
@@ -40,7 +40,7 @@ fn follow_at_last(is_accepted: bool) {
     site.fabric.change(|units| units.adopt_failures = 5);
     take_over(&site, job);
     let failures = || site.fabric.look(|units| units.adopt_failures);
-    let is_open = || site.job(job).attempts.first().is_some_and(|attempt| attempt.is_open());
+    let is_open = || site.job(job).job.attempts.first().is_some_and(|attempt| attempt.is_open());
     site.until("the last failure", || failures() == 0 || !is_open());
     assert!(is_open(), "{:#?}", site.job(job));
     finish(&site, job, &child);
@@ -106,7 +106,7 @@ fn a_job_that_had_ended_and_was_released_gets_no_empty_unit() {
     other.end_unreleased(job, b"all of it");
     take_over(&site, job);
     let ended = site.ended(job);
-    let last = ended.attempts.last().unwrap();
+    let last = ended.job.attempts.last().unwrap();
     assert_eq!((last.released_by.as_ref(), ended.row.state), (Some(&OTHER.into()), JobState::Successful));
     assert_eq!(site.units(), [""; 0]);
     assert_eq!(ended.complete, [(OTHER.into(), "theirs".to_owned())]);

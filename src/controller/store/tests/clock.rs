@@ -63,7 +63,7 @@ async fn a_step_of_the_clock_times_out_nobody(site: Site) {
 
 async fn the_history_of_a_store_of_before_says_what_time_it_was(site: Site) {
     let store = Store::open_with(&site.options, &"c1".into(), &STEPS[..2]).await.unwrap();
-    let id = submit(&store, "u1").await;
+    let id = enter(&store, "u1").await;
     sql(&store, "UPDATE job SET created = created - 1000000000").await;
     drop(store);
     let store = site.open().await;

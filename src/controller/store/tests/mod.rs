@@ -161,6 +161,12 @@ async fn submit(store: &Store, unit: &str) -> JobId {
     store.submit(submission(unit), 1000).await.unwrap().id()
 }
 
+/// A job in the tables of a store of before.
+async fn enter(store: &Store, unit: &str) -> JobId {
+    let new = submission(unit);
+    store.write(move |sql| super::submit::enter(sql, &new)).await.unwrap()
+}
+
 async fn place(store: &Store, by: &Fence) -> Vec<JobId> {
     let passed = store.pass(by.clone(), PassLimits::default()).await.unwrap();
     assert!(!passed.elsewhere);
@@ -170,13 +176,16 @@ async fn place(store: &Store, by: &Fence) -> Vec<JobId> {
 /// Drives the latest attempt of a job.
 async fn accept(store: &Store, by: &Fence, id: JobId) -> Result<Job, Error> {
     let n = store.job(id).await.unwrap().current().unwrap().n;
-    store.drive(by.clone(), id, None, move |driven, now| driven.on_accepted(n, now)).await
+    store.drive(by.clone(), id, None, move |driven, now| driven.on_accepted(n, now)).await.map(|now| now.job)
 }
 
 async fn end(store: &Store, by: &Fence, id: JobId, status: FinalStatus) -> Result<Job, Error> {
     let n = store.job(id).await.unwrap().current().unwrap().n;
     let evidence = evidence(status);
-    store.drive(by.clone(), id, None, move |driven, now| driven.on_ended(n, &evidence, now)).await
+    store
+        .drive(by.clone(), id, None, move |driven, now| driven.on_ended(n, &evidence, now))
+        .await
+        .map(|now| now.job)
 }
 
 async fn sweep(store: &Store, by: &Fence, id: JobId) {

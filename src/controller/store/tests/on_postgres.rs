@@ -182,9 +182,9 @@ async fn a_transition_that_waited_for_a_pass_knows_the_attempt_that_it_made() {
     assert_eq!(pass.await.unwrap().unwrap().placed.len(), 1);
     swept.await.unwrap();
     let detail = store.detail(id).await.unwrap();
-    let attempts: Vec<_> = detail.attempts.iter().map(|attempt| attempt.swept).collect();
+    let attempts: Vec<_> = detail.job.attempts.iter().map(|attempt| attempt.swept).collect();
     assert_eq!((detail.row.state, detail.row.attempt, attempts), (JobState::Waiting, 2, vec![true, false]));
-    assert_eq!(detail.row.execution_node, detail.attempts[1].node);
+    assert_eq!(detail.row.execution_node, detail.job.attempts[1].node);
 }
 
 #[tokio::test(flavor = "multi_thread")]

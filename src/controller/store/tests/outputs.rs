@@ -23,7 +23,7 @@ fn held(unit: &str, end: OutputEnd) -> Option<HeldOutput> {
 async fn succeed(store: &Store, by: &Fence, id: JobId, output: Option<HeldOutput>) -> Result<Job, Error> {
     let (ended, figures) = (evidence(FinalStatus::Successful), Figures { output_bytes: 70, ..figures_of(1) });
     let report = move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(N, &ended, now);
-    store.drive_to_end(by.clone(), (id, N), Some(figures), output, report).await
+    store.drive_to_end(by.clone(), (id, N), Some(figures), output, report).await.map(|now| now.job)
 }
 
 /// A job that runs.
@@ -53,7 +53,7 @@ async fn an_end_names_the_output_and_who_has_it(site: Site) {
     let other = OutputEnd { bytes: 71, hash: None };
     let again =
         store.drive_to_end(c1.clone(), (id, N), None, held("u1", other), |_, _| Ok(())).await.unwrap();
-    assert_eq!(again.current().unwrap().output, Some(END));
+    assert_eq!(again.job.current().unwrap().output, Some(END));
 }
 
 async fn an_owner_that_never_got_the_output_does_not_name_its_own(site: Site) {
@@ -64,7 +64,7 @@ async fn an_owner_that_never_got_the_output_does_not_name_its_own(site: Site) {
     take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
     let empty = held("new", OutputEnd { bytes: 0, hash: Some(1) });
     let unknown = |job: &mut crate::controller::core::Driven<'_>, now| job.on_unknown(N, now);
-    let job = store.drive_to_end(c2, (id, N), None, empty, unknown).await.unwrap();
+    let job = store.drive_to_end(c2, (id, N), None, empty, unknown).await.unwrap().job;
     assert_eq!(job.current().unwrap().output, Some(OutputEnd { bytes: 70, hash: None }));
     let detail = store.detail(id).await.unwrap();
     assert_eq!(detail.complete, []);
@@ -148,10 +148,10 @@ async fn a_store_of_before_goes_on(site: Site) {
     assert!(detail.is_whole(&"c1".into(), "u1", 70) && !detail.is_whole(&"c2".into(), "copy", 69));
     let detail = store.detail(ended).await.unwrap();
     assert_eq!(detail.output_end(), None, "its owner has to read it to its end");
-    assert!(detail.attempts[0].has_unread_output());
+    assert!(detail.job.attempts[0].has_unread_output());
     let c1 = start(&store, "c1").await;
     let job = store.drive_to_end(c1.clone(), (ended, N), None, held("u2", END), |_, _| Ok(())).await.unwrap();
-    assert!(!job.current().unwrap().has_unread_output());
+    assert!(!job.job.current().unwrap().has_unread_output());
     assert_eq!(store.detail(ended).await.unwrap().output_end(), Some(END));
     succeed(&store, &c1, active, held("u3", END)).await.unwrap();
     assert_eq!(store.detail(active).await.unwrap().output_end(), Some(END));

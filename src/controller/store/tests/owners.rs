@@ -47,6 +47,7 @@ async fn a_second_start_fences_the_first(site: Site) {
     assert_eq!((job.fence.as_ref(), job.state), (Some(&new), JobState::Running));
     assert!(matches!(end(&store, &old, id, FinalStatus::Failed).await, Err(Error::Fenced(_))));
     assert!(matches!(store.count(old.clone(), id, figures_of(1)).await, Err(Error::Fenced(_))));
+    submit(&store, "u2").await;
     assert!(matches!(store.pass(old.clone(), PassLimits::default()).await, Err(Error::Fenced(_))));
     let beat = store.heartbeat(old.clone(), LeaseTimes::default(), Vec::new()).await;
     assert!(matches!(beat, Err(Error::Fenced(_))));

@@ -71,7 +71,7 @@ async fn a_job_that_is_refused_again_and_again_keeps_its_latest_attempts(site: S
 
 async fn the_recaps_of_a_store_of_before_are_bounded(site: Site) {
     let store = Store::open_with(&site.options, &"c1".into(), &STEPS[..1]).await.unwrap();
-    let ids = [submit(&store, "u1").await, submit(&store, "u2").await];
+    let ids = [enter(&store, "u1").await, enter(&store, "u2").await];
     // Of the first job 10,200 hosts are kept, of which the last 100 failed; of the second one a few.
     for hosts in [
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10200) \
