@@ -122,11 +122,16 @@ impl Units {
     /// [`WorkError::UnknownUnit`], [`WorkError::Released`].
     pub(crate) fn find(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
         let known: Option<UnitId> = id.parse().ok();
-        let found = known.and_then(|id| self.by_id.read().get(&id).cloned());
-        found.ok_or_else(|| match self.released.ago(id) {
-            Some(ago) => WorkError::Released { unit: id.to_owned(), seconds: ago.as_secs() },
-            None => WorkError::UnknownUnit(id.to_owned()),
+        let found = known.as_ref().and_then(|id| self.by_id.read().get(id).cloned());
+        found.ok_or_else(|| {
+            let ago = known.and_then(|id| self.released_ago(&id));
+            ago.map_or_else(|| WorkError::UnknownUnit(id.to_owned()), |ago| released(id, ago))
         })
+    }
+
+    /// How long ago a unit of that ID was released, as far as that is remembered.
+    fn released_ago(&self, id: &UnitId) -> Option<Duration> {
+        self.released.ago(id.as_str()).or_else(|| self.disclaimed.has_run(id))
     }
 
     /// The unit that has an ID, if one has.
@@ -145,20 +150,21 @@ impl Units {
     /// has done so before.
     ///
     /// # Errors
-    /// [`WorkError::Disclaimed`].
+    /// [`WorkError::Disclaimed`], and [`WorkError::Released`]: whoever hears that must not think that nothing ran.
     pub(crate) fn check_disclaimed(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
-        let is_late = match by {
+        let ago = match by {
             Submitter::Node { .. } => {
                 let is_gone = !self.by_id.read().contains_key(id);
-                id.is_child() && is_gone && self.released.ago(id.as_str()).is_some()
+                self.released.ago(id.as_str()).filter(|_| id.is_child() && is_gone)
             }
             // What a controller starts on its own node it has released only before.
-            Submitter::Operator | Submitter::Stranger => false,
+            Submitter::Operator | Submitter::Stranger => None,
         };
-        if is_late || self.disclaimed.has(id) {
-            return Err(WorkError::Disclaimed(id.to_string()));
+        match ago.or_else(|| self.disclaimed.has_run(id)) {
+            Some(ago) => Err(released(id.as_str(), ago)),
+            None if self.disclaimed.has(id) => Err(WorkError::Disclaimed(id.to_string())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Promises, durably, that none is made. The caller has the right to give the ID, and none has it.
@@ -166,7 +172,8 @@ impl Units {
     /// # Errors
     /// [`WorkError::NoPromise`], or the disk refuses.
     pub(crate) async fn disclaim(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
-        self.disclaimed.promise(id, to).await
+        let has_run = self.released.ago(id.as_str()).is_some();
+        self.disclaimed.promise(id, to, has_run).await
     }
 
     /// Writes down what has to outlive this daemon and is not on disk yet.
@@ -257,6 +264,10 @@ impl Units {
     pub(crate) fn set_quota(&self, quota: Quota) {
         self.accounts.set_quota(quota);
     }
+}
+
+fn released(unit: &str, ago: Duration) -> WorkError {
+    WorkError::Released { unit: unit.to_owned(), seconds: ago.as_secs() }
 }
 
 /// Whether a cancel or release is complete.

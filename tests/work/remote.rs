@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, InstanceName};
-use meshd::controller::driver::world::{ChildNews, ChildRequest, Children as _};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
 use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::signing::{Signer, Verifier};
@@ -507,13 +507,27 @@ async fn a_submission_of_a_child_that_comes_after_its_release_is_refused() {
     pair.far.submit(asked("true"), sender()).await.unwrap().finish().await.unwrap();
     within(pair.far.release(unit, false, &sender())).await.unwrap();
     let late = pair.far.submit(asked("true"), sender()).await;
-    assert!(matches!(late, Err(WorkError::Disclaimed(_))), "{late:?}");
+    assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_child_that_is_sent_again_after_its_release_is_not_one_that_never_ran() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    let unit = "c000000abn1a1r00000001";
+    let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") };
+    run_as(&pair.far, asked, b"").await;
+    within(pair.far.release(unit, false, &me())).await.unwrap();
+    assert!(children.send(child(unit), ChildInput::default()).await.unwrap());
+    let mut stream = children.follow(unit.to_owned(), 0).await;
+    let end = within(stream.next()).await;
+    assert!(matches!(end, ChildNews::Ended { end: ChildEnd::Released, .. }), "{end:?}");
 }
 
 /// Whether a node has promised that it will not run a unit.
 async fn is_refused(registry: &Registry, unit: &str) -> bool {
     let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") };
-    matches!(registry.submit(asked, me()).await, Err(WorkError::Disclaimed(_)))
+    matches!(registry.submit(asked, me()).await, Err(WorkError::Disclaimed(_) | WorkError::Released { .. }))
 }
 
 #[tokio::test]

@@ -205,7 +205,16 @@ async fn a_unit_that_was_disclaimed_is_refused_over_restarts() {
     for _ in 0..2 {
         assert_eq!(engine.registry.disclaim(unit, "sh", &stranger).await.unwrap(), None);
     }
+    // What was here has run, however long ago: whoever asked for the promise must not run it elsewhere.
+    let gone = "c000000abn7a1r00000003";
+    run_as(&engine.registry, asked(gone), b"").await;
+    engine.registry.release(gone, false, &me()).await.unwrap();
+    assert_eq!(engine.registry.disclaim(gone, "sh", &stranger).await.unwrap(), None);
     let engine = engine.restart().await;
+    let submitted = engine.registry.submit(asked(gone), me()).await.map(drop).unwrap_err().to_string();
+    for refused in [submitted, engine.registry.status(gone).await.unwrap_err().to_string()] {
+        assert!(refused.starts_with(&format!("unknown work unit {gone}: it was released ")), "{refused}");
+    }
     let refused = engine.registry.submit(asked(unit), me()).await.unwrap_err();
     assert_eq!(
         refused.to_string(),

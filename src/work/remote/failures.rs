@@ -11,6 +11,7 @@ use super::Remotes;
 use super::driver::Step;
 use super::session::StepError;
 use crate::rpc::ErrorCode;
+use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
 use crate::work::unit::Event;
 use crate::work::units::Entry;
@@ -82,9 +83,13 @@ impl Remotes {
                     Event::StartFailed(cause)
                 }
             };
-            if error.code() == Some(ErrorCode::UnitDisclaimed) {
-                // Nothing of it ran, and nothing will. The event below makes it durable.
-                let _ = self.note(entry, Durability::Deferred, |remote| remote.gone = true).await;
+            // It is not there, and will not be. The event below makes it durable.
+            let was_released = error.code() == Some(ErrorCode::ReleasedUnit);
+            if was_released || error.code() == Some(ErrorCode::UnitDisclaimed) {
+                let note = |remote: &mut RemoteExtra| {
+                    (remote.gone, remote.was_released) = (true, was_released);
+                };
+                let _ = self.note(entry, Durability::Deferred, note).await;
             }
             entry.apply(self.units.store(), event).await;
         } else if let StepError::Local(error) = error {

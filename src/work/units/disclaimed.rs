@@ -1,5 +1,5 @@
-//! The IDs that this node has promised not to run, so that who asked may run the job elsewhere. Owns how long a promise
-//! lasts, how many a caller may have, and the file in which they outlive the daemon. Only the time that a daemon runs
+//! The IDs that this node has promised not to run, so that who asked may run the job elsewhere, and which of them it has run
+//! before: of those nobody may think that nothing ever ran. Owns how long a promise lasts, how many a caller may have, and the file in which they outlive the daemon. Only the time that a daemon runs
 //! counts, by its monotonic clock: no clock that jumps ends a promise early, and a node that is down makes it longer.
 //! Knows nothing of units.
 
@@ -24,8 +24,9 @@ const LASTS: Duration = Duration::from_secs(48 * 3600);
 const FRESH: Duration = Duration::from_secs(3600);
 /// Promises that one caller may have.
 const MOST: usize = 1024;
-/// A line each: ID, caller, and how many seconds it has left.
+/// A line each: ID, caller, how many seconds it has left, and [`RAN`] if a unit of that ID was here.
 const FILE: &str = ".disclaimed";
+const RAN: &str = "ran";
 
 #[derive(Debug)]
 pub(crate) struct Disclaimed {
@@ -40,6 +41,7 @@ pub(crate) struct Disclaimed {
 struct Promise {
     to: Submitter,
     until: Instant,
+    has_run: bool,
 }
 
 impl Disclaimed {
@@ -61,18 +63,26 @@ impl Disclaimed {
         self.promises.lock().get(id).is_some_and(|promise| promise.until > Instant::now())
     }
 
-    /// Promises that no unit of that ID runs here. It is durable when this returns.
+    /// How long ago that was promised of a unit that had been here, if it still holds.
+    pub(crate) fn has_run(&self, id: &UnitId) -> Option<Duration> {
+        let promises = self.promises.lock();
+        let left =
+            promises.get(id).filter(|promise| promise.has_run)?.until.checked_duration_since(Instant::now());
+        left.map(|left| LASTS.saturating_sub(left))
+    }
+
+    /// Promises that no unit of that ID runs here any more, or ever. It is durable when this returns.
     ///
     /// # Errors
     /// The caller has as many promises as it may have, or the disk refuses.
-    pub(crate) async fn promise(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
+    pub(crate) async fn promise(&self, id: UnitId, to: Submitter, has_run: bool) -> Result<(), WorkError> {
         let _turn = self.writing.lock().await;
         let now = Instant::now();
         let former = {
             let mut promises = self.promises.lock();
             promises.retain(|_, promise| promise.until > now);
             match promises.get(&id) {
-                Some(made) if made.until > now + LASTS - FRESH => return Ok(()),
+                Some(made) if made.until > now + LASTS - FRESH && made.has_run >= has_run => return Ok(()),
                 Some(_) => {}
                 None => {
                     let account = Account::of(to);
@@ -82,7 +92,8 @@ impl Disclaimed {
                     }
                 }
             }
-            promises.insert(id.clone(), Promise { to, until: now + LASTS })
+            let has_run = has_run || promises.get(&id).is_some_and(|former| former.has_run);
+            promises.insert(id.clone(), Promise { to, until: now + LASTS, has_run })
         };
         self.write().await.inspect_err(|_| {
             // What was promised before still holds.
@@ -104,7 +115,8 @@ impl Disclaimed {
         let (path, now) = (self.path(), Instant::now());
         let line = |(id, promise): (&UnitId, &Promise)| {
             // A second too many does no harm.
-            format!("{id} {} {}\n", promise.to, promise.until.duration_since(now).as_secs() + 1)
+            let left = promise.until.duration_since(now).as_secs() + 1;
+            format!("{id} {} {left}{}\n", promise.to, if promise.has_run { " ran" } else { "" })
         };
         let text: String = self.promises.lock().iter().map(line).collect();
         let written = self.store.blocking(move || replace(&path, text.as_bytes(), 0o600)).await;
@@ -117,7 +129,7 @@ impl Disclaimed {
 }
 
 fn unreadable(line: &str) -> io::Error {
-    let why = "is not an ID, a caller, and seconds: remove the line, once no control node may still send that unit here";
+    let why = "is not an ID, a caller, and seconds, perhaps with `ran`: remove the line, once no control node may still send that unit here";
     io::Error::new(ErrorKind::InvalidData, format!("the line {line:?} {why}"))
 }
 
@@ -125,7 +137,12 @@ fn parse(line: &str, now: Instant) -> Option<(UnitId, Promise)> {
     let mut words = line.split(' ');
     let (id, to, left) = (words.next()?, words.next()?, words.next()?);
     let left = Duration::from_secs(left.parse().ok()?).min(LASTS);
-    Some((id.parse().ok()?, Promise { to: to.parse().ok()?, until: now + left }))
+    let has_run = match words.next() {
+        None => false,
+        Some(RAN) => true,
+        Some(_) => return None,
+    };
+    Some((id.parse().ok()?, Promise { to: to.parse().ok()?, until: now + left, has_run }))
 }
 
 #[cfg(test)]
@@ -142,13 +159,18 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let store = || Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
         let first = Disclaimed::load(&store()).unwrap();
-        first.promise(id("a"), Submitter::Operator).await.unwrap();
+        first.promise(id("a"), Submitter::Operator, true).await.unwrap();
         tokio::time::advance(LASTS / 2).await;
         // A second caller repeats nothing, and shortens nothing.
-        first.promise(id("b"), Submitter::Stranger).await.unwrap();
+        first.promise(id("b"), Submitter::Stranger, false).await.unwrap();
         drop(first);
         let killed = Disclaimed::load(&store()).unwrap();
         assert!(killed.has(&id("a")) && killed.has(&id("b")) && !killed.has(&id("c")));
+        // Also if it is promised again by who does not know it.
+        killed.promise(id("b"), Submitter::Stranger, true).await.unwrap();
+        killed.promise(id("b"), Submitter::Stranger, false).await.unwrap();
+        let half = LASTS / 2 - Duration::from_secs(1);
+        assert!(killed.has_run(&id("a")) >= Some(half) && killed.has_run(&id("b")).is_some());
         tokio::time::advance(LASTS / 4).await;
         killed.save().await.unwrap();
         drop(killed);
@@ -157,7 +179,7 @@ mod tests {
         assert!(last.has(&id("a")));
         tokio::time::advance(FRESH * 2).await;
         assert!(!last.has(&id("a")) && last.has(&id("b")));
-        last.promise(id("c"), Submitter::Operator).await.unwrap();
+        last.promise(id("c"), Submitter::Operator, false).await.unwrap();
         assert_eq!(last.promises.lock().len(), 2, "what is over goes");
     }
 
@@ -168,13 +190,14 @@ mod tests {
             Disclaimed::load(&Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap()).unwrap();
         let node = |certified| Submitter::Node { node: NameHash(1), certified };
         let until = Instant::now() + LASTS;
-        let many = (0..MOST).map(|n| (id(&format!("x{n}")), Promise { to: node(true), until }));
+        let many =
+            (0..MOST).map(|n| (id(&format!("x{n}")), Promise { to: node(true), until, has_run: false }));
         promises.promises.lock().extend(many);
-        let refused = promises.promise(id("one"), node(true)).await.unwrap_err();
+        let refused = promises.promise(id("one"), node(true), false).await.unwrap_err();
         assert!(refused.to_string().starts_with("unknown work unit one: no promise"), "{refused}");
         assert!(!promises.has(&id("one")));
-        promises.promise(id("x0"), node(true)).await.unwrap();
-        promises.promise(id("one"), node(false)).await.unwrap();
+        promises.promise(id("x0"), node(true), false).await.unwrap();
+        promises.promise(id("one"), node(false), false).await.unwrap();
         assert!(promises.has(&id("one")));
     }
 
@@ -182,7 +205,7 @@ mod tests {
     fn what_cannot_be_read_is_no_reason_to_forget_a_promise() {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
-        for text in ["a operator", "a nobody 5", "a operator x", ".. operator 5"] {
+        for text in ["a operator", "a nobody 5", "a operator x", ".. operator 5", "a operator 5 x"] {
             fs::write(store.root().join(FILE), text).unwrap();
             Disclaimed::load(&store).unwrap_err();
         }
