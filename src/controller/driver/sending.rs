@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::JobDriver;
 use super::input::Prepared;
 use super::world::{ChildRequest, Known};
-use crate::controller::core::{Attempt, AttemptNo, Duty, JobId, Progress};
+use crate::controller::core::{Attempt, AttemptNo, ChildId, Duty, JobId, Progress};
 use crate::controller::store::{Error, JobDetail};
 use crate::work::Leftovers;
 
@@ -63,7 +63,7 @@ impl JobDriver {
             Prepared::Unwanted => return self.unwanted(request, id, n).await,
         };
         // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more.
-        if !self.may_send(id, n).await? || *duty.borrow_and_update() == Duty::Cancel {
+        if !self.may_send(attempt.unit.clone()).await? || *duty.borrow_and_update() == Duty::Cancel {
             return self.unwanted(request, id, n).await;
         }
         let unit = request.unit.clone();
@@ -107,13 +107,12 @@ impl JobDriver {
     ///
     /// # Errors
     /// The lease was taken, or could not be renewed, or the store is away.
-    pub(in crate::controller) async fn may_send(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
-        let job = self.store.before_sending(self.fence(), id, n).await?;
+    pub(in crate::controller) async fn may_send(&self, child: ChildId) -> Result<bool, Error> {
+        let attempt = self.store.before_sending(self.fence(), child).await?;
         if !self.may_act() {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
-        let progress = job.attempt(n).map(|attempt| attempt.progress);
-        Ok(!job.cancel_requested && matches!(progress, Some(Progress::Placed | Progress::Running)))
+        Ok(attempt.is_some())
     }
 
     /// Waits until this node's disk has room for another job, or the attempt is not wanted any more.

@@ -321,7 +321,7 @@ impl Jobs for Door {
             let (Some(child), Ok(driver)) = (ChildId::parse(unit.as_str()), self.driver()) else {
                 return false;
             };
-            driver.may_send(child.job, child.attempt).await.unwrap_or_else(|error| {
+            driver.may_send(child).await.unwrap_or_else(|error| {
                 tracing::warn!(%unit, %error, "a payload waits until it may be sent");
                 false
             })

@@ -9,7 +9,9 @@ use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, to_json, values};
 use super::{JobDetail, holders, list, recaps};
-use crate::controller::core::{AttemptNo, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Refused, Time};
+use crate::controller::core::{
+    Attempt, AttemptNo, ChildId, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Progress, Refused, Time,
+};
 use crate::controller::stream::Recap;
 
 /// What the owner has counted in the output of an attempt.
@@ -102,16 +104,24 @@ impl Store {
     }
 
     /// The owner is about to send what an attempt's unit reads. That is a write: a takeover either comes before it, and
-    /// nothing is sent, or after it, and then it is known that it may have been. Returns the job as it is now.
+    /// nothing is sent, or after it, and then it is known that it may have been. Returns the attempt as it is now, if it may
+    /// be sent: a store that has lost its last commits may have another job under that number.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down. Or there is no such job.
-    pub async fn before_sending(&self, by: Fence, id: JobId, n: AttemptNo) -> Result<Job, Error> {
+    pub async fn before_sending(&self, by: Fence, child: ChildId) -> Result<Option<Attempt>, Error> {
         self.fenced_write(by, move |sql, by| {
-            let mut job = jobs::load_one(sql, id)?;
+            let mut job = jobs::load_one(sql, child.job)?;
             job.driven_by(by).map_err(Refused::from)?;
-            sql.execute("UPDATE attempt SET sent = 1 WHERE job = $1 AND n = $2", values![id, n])?;
-            Ok(job)
+            let attempt = job.attempt(child.attempt).filter(|attempt| attempt.unit == child).cloned();
+            let wanted = attempt.filter(|attempt| {
+                !job.cancel_requested && matches!(attempt.progress, Progress::Placed | Progress::Running)
+            });
+            if wanted.is_some() {
+                let sent = "UPDATE attempt SET sent = 1 WHERE job = $1 AND n = $2";
+                sql.execute(sent, values![child.job, child.attempt])?;
+            }
+            Ok(wanted)
         })
         .await
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 
 use super::*;
 use crate::controller::core::{
-    AttemptNo, Driven, Evidence, Fence, FinalStatus, GroupName, JobId, JobKind, LeaseTimes, Level,
+    AttemptNo, ChildId, Driven, Evidence, Fence, FinalStatus, GroupName, JobId, JobKind, LeaseTimes, Level,
 };
 use crate::controller::driver::measure::Measure;
 use crate::controller::store::{Figures, HeldOutput, InstanceRecord, Observed, Registry, Submission, Terms};
@@ -222,7 +222,8 @@ impl<'a> Owner<'a> {
     pub(super) fn about_to_send(&self, job: JobId) -> String {
         let unit = self.placed(job);
         let store = &self.site.driver().store;
-        self.site.run(store.before_sending(self.fence.clone(), job, AttemptNo(1))).unwrap();
+        let child = ChildId::parse(&unit).unwrap();
+        self.site.run(store.before_sending(self.fence.clone(), child)).unwrap().unwrap();
         unit
     }
 

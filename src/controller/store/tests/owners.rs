@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::controller::core::{AttemptNo, Epoch, Lease, LeaseWatch};
+use crate::controller::core::{AttemptNo, ChildId, Epoch, Lease, LeaseWatch};
 use crate::controller::store::schema::STEPS;
 
 both![
@@ -89,11 +89,20 @@ async fn a_former_owner_sends_nothing(site: Site) {
     let c2 = start(&store, "c2").await;
     let id = submit(&store, "u1").await;
     place(&store, &c1).await;
-    let job = store.job(id).await.unwrap();
-    assert_eq!(store.before_sending(c1.clone(), id, AttemptNo(1)).await.unwrap(), job, "it changes nothing");
+    let attempt = store.job(id).await.unwrap().attempts.remove(0);
+    let child = attempt.unit.clone();
+    let lost = ChildId { random: !child.random, ..child.clone() };
+    assert_eq!(
+        store.before_sending(c1.clone(), lost).await.unwrap(),
+        None,
+        "of another job with that number"
+    );
+    assert!(!store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
+    assert_eq!(store.before_sending(c1.clone(), child.clone()).await.unwrap(), Some(attempt));
+    assert!(store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
     take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
-    assert!(matches!(store.before_sending(c1, id, AttemptNo(1)).await, Err(Error::Fenced(_))));
-    store.before_sending(c2, id, AttemptNo(1)).await.unwrap();
+    assert!(matches!(store.before_sending(c1, child.clone()).await, Err(Error::Fenced(_))));
+    store.before_sending(c2, child).await.unwrap().unwrap();
 }
 
 async fn nothing_is_taken_from_one_that_lives(site: Site) {
