@@ -150,7 +150,7 @@ impl Units {
     /// has done so before.
     ///
     /// # Errors
-    /// [`WorkError::Disclaimed`], and [`WorkError::Released`]: whoever hears that must not think that nothing ran.
+    /// [`WorkError::Released`] for one that has run here, [`WorkError::Disclaimed`] for one that never did.
     pub(crate) fn check_disclaimed(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
         let ago = match by {
             Submitter::Node { .. } => {

@@ -81,8 +81,9 @@ impl Disclaimed {
         let former = {
             let mut promises = self.promises.lock();
             promises.retain(|_, promise| promise.until > now);
+            let has_run = has_run || promises.get(&id).is_some_and(|made| made.has_run);
             match promises.get(&id) {
-                Some(made) if made.until > now + LASTS - FRESH && made.has_run >= has_run => return Ok(()),
+                Some(made) if made.until > now + LASTS - FRESH && made.has_run == has_run => return Ok(()),
                 Some(_) => {}
                 None => {
                     let account = Account::of(to);
@@ -92,7 +93,6 @@ impl Disclaimed {
                     }
                 }
             }
-            let has_run = has_run || promises.get(&id).is_some_and(|former| former.has_run);
             promises.insert(id.clone(), Promise { to, until: now + LASTS, has_run })
         };
         self.write().await.inspect_err(|_| {
@@ -116,7 +116,8 @@ impl Disclaimed {
         let line = |(id, promise): (&UnitId, &Promise)| {
             // A second too many does no harm.
             let left = promise.until.duration_since(now).as_secs() + 1;
-            format!("{id} {} {left}{}\n", promise.to, if promise.has_run { " ran" } else { "" })
+            let ran = if promise.has_run { format!(" {RAN}") } else { String::new() };
+            format!("{id} {} {left}{ran}\n", promise.to)
         };
         let text: String = self.promises.lock().iter().map(line).collect();
         let written = self.store.blocking(move || replace(&path, text.as_bytes(), 0o600)).await;
