@@ -228,8 +228,7 @@ impl JobUnit {
         if self.output_size() == 0 {
             return Ok(());
         }
-        let (store, dir) = (self.store.clone(), self.entry.dir.clone());
-        self.store.blocking(move || store.sync_file(&dir, "stdout")).await
+        self.store.sync_output(&self.entry.dir).await
     }
 
     /// Bytes of output.

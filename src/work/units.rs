@@ -207,9 +207,6 @@ impl Units {
                 (true, Some(_)) => return Err(WorkError::InUse(id.to_string()).into()),
             }
         };
-        if self.released.ago(id.as_str()).is_some() {
-            self.store.sync_removals().await?;
-        }
         self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         entry.set_charge(charge);

@@ -1,14 +1,11 @@
-//! The directory of a node's units: jobs that replace their unit's files, releases and power losses, and
-//! other programs that used the directory in between.
+//! The directory of a node's units: jobs that replace their unit's files, and other programs that use the directory.
 
 use std::fs;
 use std::io::Read;
 use std::net::Shutdown;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::SystemTime;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -111,12 +108,9 @@ fn a_job_that_replaces_its_files_harms_nobody() {
         until(tampering, || units(&node).join(format!("{id}.left")).exists().then_some(()));
     }
     works(&node);
-    // Once with everything that the journal may still hold of them, and once without.
-    for _ in 0..2 {
-        node.kill();
-        node.start_again();
-        works(&node);
-    }
+    node.kill();
+    node.start_again();
+    works(&node);
     for (tampering, id) in at_once.iter().chain(&later) {
         println!("{tampering}: {}", node.ask(&format!("work status {id}")));
     }
@@ -150,99 +144,7 @@ fn no_more_output_is_read_than_the_final_status_counts() {
     assert_eq!(ended(&node, &id)["StdoutSize"], 4);
     let grown = node.rss().saturating_sub(before);
     assert!(grown < 50_000_000, "{grown} bytes more");
-    let longest = logs(&node).iter().map(|log| fs::metadata(log).unwrap().len()).max();
-    assert!(longest.is_some_and(|longest| longest < 1024 * 1024), "{longest:?}");
     assert_eq!(results(&node, &id), b"out\n");
-}
-
-/// The journal's files.
-fn logs(node: &Node) -> Vec<PathBuf> {
-    let names = fs::read_dir(units(node)).unwrap().map(|found| found.unwrap());
-    names
-        .filter(|found| found.file_name().to_string_lossy().starts_with(".journal-"))
-        .map(|f| f.path())
-        .collect()
-}
-
-/// Copies a directory with its times; files in it may be replaced meanwhile.
-fn copy(from: &Path, to: &Path) {
-    until("the directory is copied", || {
-        let _none_yet = fs::remove_dir_all(to);
-        Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap().status.success().then_some(())
-    });
-}
-
-/// The state of the disk when the power is lost: everything but the journal as it is now, whatever is written
-/// later.
-struct Moment(PathBuf);
-
-impl Moment {
-    fn now(node: &Node) -> Self {
-        let copied = node.dir.path().join("moment");
-        copy(&units(node), &copied);
-        Self(copied)
-    }
-
-    /// Restarts the killed node with that state, and with the journal as it is now.
-    fn comes_back(self, node: &mut Node) {
-        for log in logs(node) {
-            let (now, old) = (fs::read(&log).unwrap(), self.0.join(log.file_name().unwrap()));
-            // In place, so that the directory's own timestamp stays the same.
-            let old = fs::OpenOptions::new().write(true).open(old).expect("the same logs as then");
-            old.set_len(now.len() as u64).unwrap();
-            old.write_all_at(&now, 0).unwrap();
-        }
-        fs::remove_dir_all(units(node)).unwrap();
-        fs::rename(self.0, units(node)).unwrap();
-        node.start_again();
-    }
-}
-
-#[test]
-fn released_units_do_not_return_after_a_power_loss() {
-    let mut node = node();
-    // For a node that is away, with its whole payload: it would be started as soon as that node returns.
-    let (remote, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
-    let local = run(&node, "echo out");
-    ended(&node, &local);
-    let moment = Moment::now(&node);
-    for id in [&remote, &local] {
-        assert!(node.ask(&format!("work release {id}")).contains("released"));
-    }
-    node.kill();
-    moment.comes_back(&mut node);
-    assert_eq!(node.ask_json("work list"), json!({}));
-}
-
-#[test]
-fn accepted_units_survive_a_power_loss() {
-    let mut node = node();
-    // The log that holds both.
-    let first = run(&node, "exit 0");
-    ended(&node, &first);
-    let moment = Moment::now(&node);
-    let (second, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"payload");
-    node.kill();
-    moment.comes_back(&mut node);
-    let list = node.ask_json("work list");
-    assert_eq!(
-        (list[&first]["State"].as_u64(), list[&second]["State"].as_u64()),
-        (Some(2), Some(0)),
-        "{list}"
-    );
-    assert_eq!(fs::read(units(&node).join(second).join("stdin")).unwrap(), b"payload");
-}
-
-#[test]
-fn a_clean_stop_leaves_the_journal_empty() {
-    let mut node = node();
-    node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
-    let id = run(&node, "echo a secret output");
-    ended(&node, &id);
-    node.stop();
-    for log in logs(&node) {
-        assert!(fs::read(&log).unwrap().iter().all(|byte| *byte == 0), "{} is not empty", log.display());
-    }
 }
 
 #[test]
@@ -251,12 +153,6 @@ fn changes_that_another_daemon_made_to_units_are_kept() {
     let (released, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"a remote secret");
     let (started, _) = node.submit(json!({"node": "away", "worktype": "sh"}), b"");
     node.kill();
-    // Later than the last tick of the clock that stamps files.
-    let (probe, end) = (node.dir.path().join("probe"), SystemTime::now());
-    until("the clock ticks", || {
-        fs::write(&probe, "").unwrap();
-        (fs::metadata(&probe).unwrap().modified().unwrap() > end).then_some(())
-    });
     fs::remove_dir_all(units(&node).join(&released)).unwrap();
     let path = units(&node).join(&started).join("status");
     let mut status: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

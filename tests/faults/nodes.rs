@@ -179,7 +179,7 @@ impl Nodes {
         for entry in std::fs::read_dir(&units).unwrap().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
             // The node's own files.
-            if [".epoch", ".lock", ".store-id"].contains(&&*id) || id.starts_with(".journal-") {
+            if [".epoch", ".lock", ".store-id"].contains(&&*id) {
                 continue;
             }
             if [".run", ".kept"].contains(&&*id) {

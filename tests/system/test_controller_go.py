@@ -258,7 +258,6 @@ def test_a_child_of_which_nothing_is_left_here_runs_nowhere_else(mesh, answers, 
     child = job(control, number)["attempts"][0]["unit"]
     with control.control() as client:
         assert any(b"found 5" in line for line in client.results(unit, 0))
-    # In order, so that no journal brings it back.
     control.stop()
     directory = control.unit_dir(child)
     for path in (*directory.iterdir(), directory):

@@ -135,16 +135,10 @@ impl Registry {
         Ok(this)
     }
 
-    /// Leaves nothing in the journal for the next program that has the data directory. For a daemon's end, which a disk
-    /// that hangs does not hold up.
+    /// For a daemon's end, which a disk that hangs does not hold up.
     pub async fn close(&self) {
         if !matches!(tokio::time::timeout(CLOSE_WITHIN, self.units.save()).await, Ok(Ok(()))) {
             tracing::debug!("promises last longer than they need to: their file stays as it is");
-        }
-        match tokio::time::timeout(CLOSE_WITHIN, self.units.store().checkpoint()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "cannot empty the journal of units"),
-            Err(_) => tracing::warn!("cannot empty the journal of units: its disk does not answer"),
         }
     }
 

@@ -246,7 +246,7 @@ mod tests {
         dir.append_stdout().unwrap();
         assert!(started());
         let unsent = Status::new(REMOTE, Extra::Remote(Box::default()));
-        dir.write_status(&unsent, Durability::Volatile).unwrap();
+        dir.write_status(&unsent, Durability::Deferred).unwrap();
         assert!(!started(), "the other node knows nothing of it");
     }
 

@@ -17,7 +17,7 @@ use crate::work::jobs::JobIntake;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
-use crate::work::store::{Store, is_short};
+use crate::work::store::Store;
 use crate::work::unit::{Event, UnitId};
 use crate::work::units::{Entry, Exceeded, Leftovers, Started, Writer};
 use crate::work::{Caller, Submitter, WorkError};
@@ -230,7 +230,13 @@ impl Submission {
             return Err(self.registry.exceeded(exceeded, submitter).await);
         }
         self.ahead.extend_from_slice(bytes);
-        if self.ahead.len() < AHEAD { Ok(()) } else { self.write_out(false).await }
+        if self.ahead.len() < AHEAD {
+            return Ok(());
+        }
+        if self.entry.status().max_stdout.is_none() {
+            self.registry.reserve.check().await?;
+        }
+        self.write_out(false).await
     }
 
     /// Ends the payload, which is durable from here on, and starts the unit.
@@ -310,42 +316,26 @@ impl Submission {
         match (&self.stdin, self.ahead.is_empty()) {
             // The file is there, and empty.
             (None, true) if !self.broken => Ok(()),
-            (None, false) if !self.broken && is_short(&self.ahead) => {
-                let lock = self.write_lock().await?;
-                let payload = std::mem::take(&mut self.ahead);
-                let (store, dir) = (self.store().clone(), self.entry.dir.clone());
-                detached(async move {
-                    let _lock = lock;
-                    store.give_payload(&dir, payload).await
-                })
-                .await
-            }
             (Some(_) | None, _) => self.write_out(true).await,
         }
     }
 
     /// Writes what is ahead to the file; after the `last` piece all of it is durable.
     async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
-        if self.entry.status().max_stdout.is_none() {
-            self.registry.reserve.check().await?;
-        }
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
         }
         let lock = if self.stdin.is_none() { Some(self.write_lock().await?) } else { None };
         let (stdin, mut ahead) = (self.stdin.take(), std::mem::take(&mut self.ahead));
-        let (store, dir) = (self.store().clone(), self.entry.dir.clone());
+        let dir = self.entry.dir.clone();
         let write = move || {
             let _lock = lock;
             let mut stdin = match stdin {
                 Some(stdin) => stdin,
                 None => dir.append_stdin()?,
             };
-            Store::add_payload(&mut stdin, &ahead)?;
+            Store::add_payload(&mut stdin, &ahead, last)?;
             ahead.clear();
-            if last {
-                store.sync_payload(&dir)?;
-            }
             Ok((stdin, ahead))
         };
         let (stdin, ahead) = self.store().blocking(write).await.map_err(|e| self.stdin_error(e))?;

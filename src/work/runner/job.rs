@@ -146,7 +146,7 @@ fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawne
     // Of a plugin the process is not the job.
     status.exit_code = ended.filter(|_| job.plugin.is_none()).and_then(exit_code);
     status.extra = Extra::None;
-    // A daemon that is there makes it durable, with the ends of other units, before it shows it.
+    // A daemon that is there makes it durable before it shows it.
     if rustix::process::getppid() == Some(spawner) && dir.leave_exit_record(&status).is_ok() {
         return;
     }

@@ -1,14 +1,14 @@
 //! The steps by which a unit's files are made and replaced so that a crash at any moment leaves something whole, and
 //! the few operations on files that they consist of. Owns the order of writes, fsyncs and renames; the operations are
 //! an argument, so that tests can fail them one by one and check what a power loss would have left.
-//! Knows nothing of what is in the files, nor of the journal.
+//! Knows nothing of what is in the files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 /// How durable a change is when the call that makes it returns: the one word for it, in memory and on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// Readers see it. Any crash may lose it, unless something else keeps it.
+    /// Readers see it. Any crash may lose it.
     Volatile,
     /// Readers see it, and it becomes durable soon. A power loss leaves the state before it or this one, whole.
     Deferred,
@@ -31,37 +31,23 @@ pub(super) enum Make {
     New,
     /// It may, and loses what is in it.
     Emptied,
-    /// It may, and keeps what is in it.
-    Kept,
 }
 
 /// Operations on files, as the system offers them.
 pub(super) trait Disk {
     /// An open file.
     type File;
-    /// Keeps others from a unit's status until it is dropped.
-    type Lock;
     /// Makes a directory that only we can enter.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
     /// Opens a file that only we can read, for writing.
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// The contents of a file, up to this many bytes.
-    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>>;
     /// Writes some of the bytes; says how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
-    /// Writes all of the bytes from an offset on.
-    fn write_at(&self, file: &mut Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the contents of a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// The same, without metadata that reading does not need.
-    fn sync_data(&self, file: &Self::File) -> io::Result<()> {
-        self.sync(file)
-    }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes everything durable on the file system that a directory is on.
-    fn sync_all(&self, path: &Path) -> io::Result<()>;
     /// Gives a file or directory another name, in place of the file that had it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Replaces the contents of a file in the room that it has, durably; fails, changing nothing, without enough.
@@ -70,19 +56,9 @@ pub(super) trait Disk {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all in it.
     fn remove_all(&self, path: &Path) -> io::Result<()>;
-    /// The time, in nanoseconds.
-    fn now(&self) -> u64;
-    /// When a file was written last, or the names in a directory were changed.
-    fn changed(&self, path: &Path) -> io::Result<u64>;
-    /// Whether there is such a directory.
-    fn is_dir(&self, path: &Path) -> bool;
-    /// Whether a file still has a name, as far as can be known.
-    fn has_name(&self, file: &Self::File) -> bool;
-    /// Takes the lock under which a unit's status is written.
-    fn lock(&self, unit: &Path) -> io::Result<Self::Lock>;
 }
 
-/// Makes a unit's directory with its first files; nothing is durable yet. Nothing is left of one that fails.
+/// Makes a unit's directory with its first files, durably. Of one that fails nothing is left, unless the power fails, too.
 pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Result<()> {
     // Fails, harming nothing, when there is such a unit already.
     disk.make_dir(unit)?;
@@ -91,33 +67,35 @@ pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Re
         disk.make(&unit.join("stdin"), Make::New)?;
         // A daemon that is killed here leaves a unit that was never there, not one whose status is damaged.
         let new = unit.join(NEW_STATUS);
-        write_all(disk, &mut disk.make(&new, Make::New)?, status)?;
-        disk.rename(&new, &unit.join("status"))
+        write_draft(disk, &new, status)?;
+        disk.rename(&new, &unit.join("status"))?;
+        disk.sync_dir(unit)?;
+        unit.parent().map_or(Ok(()), |units| disk.sync_dir(units))
     };
     make().inspect_err(|_| drop(disk.remove_all(unit)))
 }
 
-/// Makes a file with these contents, or gives them to one that is there; nothing is durable yet.
-pub(super) fn write_file<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = disk.make(path, Make::Emptied)?;
-    write_all(disk, &mut file, bytes)
+/// Moves a unit's directory away, durably: nobody finds it any more.
+pub(super) fn move_away<D: Disk>(disk: &D, unit: &Path, to: &Path) -> io::Result<()> {
+    disk.rename(unit, to)?;
+    unit.parent().map_or(Ok(()), |units| disk.sync_dir(units))
 }
 
-/// Makes these files of a unit durable, with their names. A file that is gone was removed, and one that the unit's own
-/// command has put out of reach is that command's loss.
-pub(super) fn sync_files<'a, D: Disk>(
-    disk: &D,
-    unit: &Path,
-    names: impl IntoIterator<Item = &'a str>,
-) -> io::Result<()> {
-    let there = |done: io::Result<()>| match done {
+/// Makes a small file of a unit, or gives other contents to one that is there, durably.
+pub(super) fn put_file<D: Disk>(disk: &D, unit: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let mut file = disk.make(&unit.join(name), Make::Emptied)?;
+    write_all(disk, &mut file, bytes)?;
+    disk.sync(&file)?;
+    disk.sync_dir(unit)
+}
+
+/// Makes the output of a unit durable. One that is gone was removed, and one that the unit's own command has put out of
+/// reach is that command's loss.
+pub(super) fn sync_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<()> {
+    match disk.open(&unit.join("stdout")).and_then(|file| disk.sync(&file)) {
         Err(error) if is_about_what_is_there(&error) => Ok(()),
-        done => done,
-    };
-    for name in names {
-        there(disk.open(&unit.join(name)).and_then(|file| disk.sync(&file)))?;
+        synced => synced,
     }
-    there(disk.sync_dir(unit))
 }
 
 /// Whether an operation failed because a file was removed or something else put in its place. That concerns one unit
@@ -153,27 +131,33 @@ pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     }
 }
 
-/// Replaces `status` in one step, under its lock. Output that it counts must be as durable already.
+/// A status that is to be written.
+pub(super) struct NewStatus {
+    pub(super) line: Vec<u8>,
+    /// It counts output, which is made durable before it.
+    pub(super) counts_output: bool,
+}
+
+/// Replaces `status` in one step, under its lock.
 pub(super) fn replace_status<D: Disk>(
     disk: &D,
-    _lock: &D::Lock,
+    _lock: &Option<File>,
     unit: &Path,
-    status: &[u8],
+    NewStatus { line: status, counts_output }: &NewStatus,
     durability: Durability,
 ) -> io::Result<()> {
+    if *counts_output && durability == Durability::Durable {
+        sync_output(disk, unit)?;
+    }
     let (old, new) = (unit.join("status"), unit.join(NEW_STATUS));
     let replace = || {
-        let mut file = match disk.make(&new, Make::New) {
+        match write_draft(disk, &new, status) {
             // Left by a crash. Emptied, it might come back after a power loss, under the new name.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 disk.remove(&new)?;
-                disk.make(&new, Make::New)?
+                write_draft(disk, &new, status)?;
             }
-            made => made?,
-        };
-        write_all(disk, &mut file, status)?;
-        if durability != Durability::Volatile {
-            disk.sync(&file)?;
+            written => written?,
         }
         disk.rename(&new, &old)
     };
@@ -190,17 +174,26 @@ pub(super) fn replace_status<D: Disk>(
     if durability == Durability::Durable { disk.sync_dir(unit) } else { Ok(()) }
 }
 
-/// Makes a runner's exit record the unit's status. It needs no lock: the runner that has left it was the only writer.
+/// Writes a status beside the old one, durably but for its name.
+fn write_draft<D: Disk>(disk: &D, path: &Path, status: &[u8]) -> io::Result<()> {
+    let mut file = disk.make(path, Make::New)?;
+    write_all(disk, &mut file, status)?;
+    disk.sync(&file)
+}
+
+/// Makes a runner's exit record the unit's status, durably. It needs no lock: the runner that has left it was the only
+/// writer.
 ///
 /// # Errors
 /// [`io::ErrorKind::NotFound`] if there is none.
-pub(super) fn adopt_exit_record<D: Disk>(disk: &D, unit: &Path, durability: Durability) -> io::Result<()> {
-    let record = unit.join(EXIT_RECORD);
-    if durability != Durability::Volatile {
-        disk.sync(&disk.open(&record)?)?;
+pub(super) fn adopt_exit_record<D: Disk>(disk: &D, unit: &Path, counts_output: bool) -> io::Result<()> {
+    if counts_output {
+        sync_output(disk, unit)?;
     }
+    let record = unit.join(EXIT_RECORD);
+    disk.sync(&disk.open(&record)?)?;
     disk.rename(&record, &unit.join("status"))?;
-    if durability == Durability::Durable { disk.sync_dir(unit) } else { Ok(()) }
+    disk.sync_dir(unit)
 }
 
 pub(super) fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
@@ -221,7 +214,6 @@ pub(super) struct System;
 
 impl Disk for System {
     type File = File;
-    type Lock = Option<File>;
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(path)
@@ -233,7 +225,6 @@ impl Disk for System {
         match how {
             Make::New => options.create_new(true),
             Make::Emptied => options.create(true).truncate(true),
-            Make::Kept => options.create(true),
         };
         open_file(path, &mut options)
     }
@@ -242,35 +233,17 @@ impl Disk for System {
         open_file(path, OpenOptions::new().read(true))
     }
 
-    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.open(path)?.take(most).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
         file.write(bytes)
-    }
-
-    fn write_at(&self, file: &mut File, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        file.write_all_at(bytes, offset)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()
     }
 
-    fn sync_data(&self, file: &File) -> io::Result<()> {
-        file.sync_data()
-    }
-
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
         OpenOptions::new().read(true).custom_flags(flags).open(path)?.sync_all()
-    }
-
-    fn sync_all(&self, path: &Path) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -300,26 +273,6 @@ impl Disk for System {
     fn remove_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
     }
-
-    fn now(&self) -> u64 {
-        nanos(SystemTime::now())
-    }
-
-    fn changed(&self, path: &Path) -> io::Result<u64> {
-        fs::symlink_metadata(path)?.modified().map(nanos)
-    }
-
-    fn is_dir(&self, path: &Path) -> bool {
-        fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
-    }
-
-    fn has_name(&self, file: &File) -> bool {
-        file.metadata().is_ok_and(|found| found.nlink() > 0)
-    }
-
-    fn lock(&self, unit: &Path) -> io::Result<Option<File>> {
-        lock_status(unit, Lock::Exclusive)
-    }
 }
 
 /// Opens one of a unit's files; there is no other way to do it. A command can put anything in its unit's directory: what
@@ -343,11 +296,6 @@ pub(super) fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<Fi
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
-}
-
-fn nanos(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn errno(error: &io::Error) -> Errno {

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -47,20 +46,14 @@ struct Inode {
     dirty: Vec<bool>,
     /// Left by a power loss.
     durable: Vec<u8>,
-    /// When it was written last.
-    changed: u64,
     /// Since it was synced: nothing of what was there is sure any more.
     emptied: bool,
 }
 
 impl Inode {
-    fn write(&mut self, start: usize, bytes: &[u8], now: u64) {
-        let end = start + bytes.len();
-        self.now.resize(self.now.len().max(end), 0);
+    fn append(&mut self, bytes: &[u8]) {
+        self.now.extend_from_slice(bytes);
         self.dirty.resize(self.now.len(), true);
-        self.now[start..end].copy_from_slice(bytes);
-        self.dirty[start..end].fill(true);
-        self.changed = now;
     }
 
     /// What a sync leaves on the disk.
@@ -90,11 +83,8 @@ struct State {
     durable_files: Names,
     dirs: BTreeSet<PathBuf>,
     durable_dirs: BTreeSet<PathBuf>,
-    /// Changes of names since the directory was synced, in order, with their times.
-    pending: BTreeMap<PathBuf, Vec<(u64, Change)>>,
-    /// When names in a directory were changed last.
-    changed: BTreeMap<PathBuf, u64>,
-    durable_changed: BTreeMap<PathBuf, u64>,
+    /// Changes of names since the directory was synced, in order.
+    pending: BTreeMap<PathBuf, Vec<Change>>,
 }
 
 /// The disk.
@@ -141,14 +131,12 @@ impl Model {
     pub(super) fn power_loss(&mut self) {
         let (state, rng) = (self.state.get_mut(), self.rng.get_mut());
         let pending = std::mem::take(&mut state.pending);
-        for (dir, changes) in pending {
+        for changes in pending.into_values() {
             let kept = rng.random_range(0..=changes.len());
-            for (at, change) in changes.into_iter().take(kept) {
+            for change in changes.into_iter().take(kept) {
                 change.apply(&mut state.durable_files, &mut state.durable_dirs);
-                state.durable_changed.insert(dir.clone(), at);
             }
         }
-        state.changed.clone_from(&state.durable_changed);
         for inode in &mut state.inodes {
             if inode.now != inode.durable {
                 inode.durable = torn(inode, rng);
@@ -196,23 +184,9 @@ impl Model {
 
     fn change(&self, dir: &Path, change: Change) {
         let mut state = self.state.borrow_mut();
-        let State { files, dirs, pending, changed, .. } = &mut *state;
+        let State { files, dirs, pending, .. } = &mut *state;
         change.apply(files, dirs);
-        changed.insert(dir.to_owned(), self.now());
-        pending.entry(dir.to_owned()).or_default().push((self.now(), change));
-    }
-
-    /// Has files synced, unless that fails, or the disk with it.
-    fn flush(&self, which: impl FnOnce(&mut State) -> &mut [Inode]) -> io::Result<()> {
-        let begun = self.begin(false).map(drop);
-        let mut state = self.state.borrow_mut();
-        let inodes = which(&mut state).iter_mut();
-        match &begun {
-            Ok(()) => inodes.for_each(Inode::sync),
-            Err(error) if error.raw_os_error() == Some(BROKEN) => inodes.for_each(Inode::fail),
-            Err(_) => {}
-        }
-        begun
+        pending.entry(dir.to_owned()).or_default().push(change);
     }
 }
 
@@ -275,7 +249,6 @@ fn parent(path: &Path) -> PathBuf {
 
 impl Disk for Model {
     type File = usize;
-    type Lock = ();
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(true)?;
@@ -294,10 +267,9 @@ impl Disk for Model {
             (Some(inode), Make::Emptied) => {
                 let inode_now = &mut self.state.borrow_mut().inodes[inode];
                 (inode_now.now, inode_now.dirty) = (Vec::new(), Vec::new());
-                (inode_now.emptied, inode_now.changed) = (true, self.now());
+                inode_now.emptied = true;
                 Ok(inode)
             }
-            (Some(inode), Make::Kept) => Ok(inode),
             (None, _) => {
                 let mut state = self.state.borrow_mut();
                 state.inodes.push(Inode::default());
@@ -312,8 +284,7 @@ impl Disk for Model {
     fn write(&self, file: &mut usize, bytes: &[u8]) -> io::Result<usize> {
         let short = self.begin(true)?;
         let length = if short { bytes.len() / 2 } else { bytes.len() }.max(1);
-        let inode = &mut self.state.borrow_mut().inodes[*file];
-        inode.write(inode.now.len(), &bytes[..length], self.now());
+        self.state.borrow_mut().inodes[*file].append(&bytes[..length]);
         Ok(length)
     }
 
@@ -321,48 +292,30 @@ impl Disk for Model {
         self.state.borrow().files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn read(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = self.contents(path).ok_or(io::ErrorKind::NotFound)?;
-        bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-        Ok(bytes)
-    }
-
-    fn write_at(&self, file: &mut usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.begin(true)?;
-        self.state.borrow_mut().inodes[*file].write(offset as usize, bytes, self.now());
-        Ok(())
-    }
-
     fn sync(&self, file: &usize) -> io::Result<()> {
-        self.flush(|state| std::slice::from_mut(&mut state.inodes[*file]))
+        let begun = self.begin(false).map(drop);
+        let inode = &mut self.state.borrow_mut().inodes[*file];
+        match &begun {
+            Ok(()) => inode.sync(),
+            Err(error) if error.raw_os_error() == Some(BROKEN) => inode.fail(),
+            Err(_) => {}
+        }
+        begun
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.begin(false)?;
         let mut state = self.state.borrow_mut();
-        let State { durable_files, durable_dirs, pending, durable_changed, .. } = &mut *state;
-        for (at, change) in pending.remove(path).unwrap_or_default() {
+        let State { durable_files, durable_dirs, pending, .. } = &mut *state;
+        for change in pending.remove(path).unwrap_or_default() {
             change.apply(durable_files, durable_dirs);
-            durable_changed.insert(path.to_owned(), at);
         }
-        Ok(())
-    }
-
-    fn sync_all(&self, _path: &Path) -> io::Result<()> {
-        self.flush(|state| &mut state.inodes)?;
-        let mut state = self.state.borrow_mut();
-        let State { files, durable_files, dirs, durable_dirs, pending, changed, durable_changed, .. } =
-            &mut *state;
-        durable_files.clone_from(files);
-        durable_dirs.clone_from(dirs);
-        durable_changed.clone_from(changed);
-        pending.clear();
         Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.begin(false)?;
-        if self.is_dir(from) {
+        if self.state.borrow().dirs.contains(from) {
             self.change(&parent(from), Change::RenameDir(from.to_owned(), to.to_owned()));
             return Ok(());
         }
@@ -377,8 +330,8 @@ impl Disk for Model {
         self.begin(false)?;
         let mut state = self.state.borrow_mut();
         let inode = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        state.inodes[inode] = Inode { changed: self.now(), ..Inode::default() };
-        state.inodes[inode].write(0, bytes, self.now());
+        state.inodes[inode] = Inode::default();
+        state.inodes[inode].append(bytes);
         state.inodes[inode].sync();
         Ok(())
     }
@@ -402,39 +355,4 @@ impl Disk for Model {
         self.change(&parent(path), Change::Remove(path.to_owned()));
         Ok(())
     }
-
-    fn now(&self) -> u64 {
-        self.done.get().into()
-    }
-
-    fn changed(&self, path: &Path) -> io::Result<u64> {
-        let state = self.state.borrow();
-        let of_file = state.files.get(path).map(|&inode| state.inodes[inode].changed);
-        of_file.or_else(|| state.changed.get(path).copied()).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn is_dir(&self, path: &Path) -> bool {
-        self.state.borrow().dirs.contains(path)
-    }
-
-    fn has_name(&self, file: &usize) -> bool {
-        self.state.borrow().files.values().any(|inode| inode == file)
-    }
-
-    fn lock(&self, _unit: &Path) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The names of the directories there are.
-pub(super) fn units(model: &Model) -> Vec<String> {
-    let state = model.state.borrow();
-    state.dirs.iter().filter_map(|dir| dir.file_name().and_then(OsStr::to_str).map(str::to_owned)).collect()
-}
-
-/// The files whose names begin so.
-pub(super) fn files(model: &Model, prefix: &Path) -> Vec<PathBuf> {
-    let state = model.state.borrow();
-    let begins = |path: &&PathBuf| path.to_string_lossy().starts_with(&*prefix.to_string_lossy());
-    state.files.keys().filter(begins).cloned().collect()
 }

@@ -49,10 +49,7 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
     store.remove(&hidden).await.unwrap();
     fs::create_dir(temp.path().join(format!("deep/data/n1/{TRASH}{id}"))).unwrap();
     store.remove(&unit).await.unwrap();
-    let left =
-        fs::read_dir(temp.path().join("deep/data/n1")).unwrap().map(|found| found.unwrap().file_name());
-    assert_eq!(left.collect::<Vec<_>>(), [".journal-1"]);
-    assert_eq!(mode(&temp.path().join("deep/data/n1/.journal-1")), 0o600);
+    assert_eq!(fs::read_dir(temp.path().join("deep/data/n1")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -108,28 +105,36 @@ async fn the_lock_is_the_one_that_go_nodes_take() {
 }
 
 #[tokio::test]
-async fn a_shared_payload_outlives_the_unit_that_drops_it_also_after_a_replay() {
+async fn a_shared_payload_outlives_the_unit_that_drops_it() {
     let data = tempfile::tempdir().unwrap();
-    let first_daemon = store(data.path());
+    let store = store(data.path());
     let [one, other] = ["aaaaaaaa", "bbbbbbbb"].map(|id| id.parse::<UnitId>().unwrap());
     for id in [&one, &other] {
-        first_daemon
-            .create(id, &Status::new("controller", Extra::Command(CommandExtra::default())))
-            .await
-            .unwrap();
+        let status = Status::new("controller", Extra::Command(CommandExtra::default()));
+        store.create(id, &status).await.unwrap();
     }
-    let (first, second) = (first_daemon.unit(&one), first_daemon.unit(&other));
-    first_daemon.give_payload(&first, b"the payload".to_vec()).await.unwrap();
-    first_daemon.link_payload(&first, &second).await.unwrap();
+    let (first, second) = (store.unit(&one), store.unit(&other));
+    Store::add_payload(&mut first.append_stdin().unwrap(), b"the payload", true).unwrap();
+    store.link_payload(&first, &second).await.unwrap();
     let inode =
         |dir: &UnitDir| std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.file("stdin")).unwrap());
     assert_eq!(inode(&first), inode(&second), "it is on disk once");
-    first_daemon.drop_payload(&first).await.unwrap();
+    store.drop_payload(&first).await.unwrap();
     let read = |dir: &UnitDir| fs::read_to_string(dir.file("stdin")).unwrap();
     assert_eq!((read(&first).as_str(), read(&second).as_str()), ("", "the payload"));
-    // Another daemon begins with what the journal says.
-    let again = store(data.path());
-    let (first, second) = (again.unit(&one), again.unit(&other));
-    assert_eq!((read(&first).as_str(), read(&second).as_str()), ("", "the payload"));
-    drop(first_daemon);
+}
+
+#[tokio::test]
+async fn what_a_journal_of_before_still_holds_is_not_lost() {
+    let temp = tempfile::tempdir().unwrap();
+    let node = NodeId::new("n1").unwrap();
+    let take = || NodeDirectory::take(temp.path(), &node);
+    let log = take().await.unwrap().path().join(".journal-1");
+    fs::write(&log, [7; 4096]).unwrap();
+    let refused = take().await.unwrap_err();
+    assert!(refused.to_string().contains(log.to_str().unwrap()), "{refused}");
+    // As a daemon left it that had brought everything to its files.
+    fs::write(&log, [0; 4096]).unwrap();
+    take().await.unwrap();
+    assert!(!log.exists());
 }

@@ -1,16 +1,16 @@
-//! One unit's directory: its files, their names, and how a file that Go nodes may write is read. Knows neither other
-//! units nor the journal.
+//! One unit's directory: its files, their names, and how a file that Go nodes may write is read. Knows no other
+//! units.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::disk::{
-    Disk, Durability, EXIT_RECORD, Lock, Make, System, lock_status, open_file, replace_status, sync_files,
-    write_file,
+    Disk, Durability, EXIT_RECORD, Lock, Make, NewStatus, System, adopt_exit_record, is_about_what_is_there,
+    lock_status, open_file, replace_status,
 };
 use super::{HIDDEN, check_ours};
 use crate::os::boot::boot;
@@ -24,7 +24,7 @@ const STOPPED: &str = "stopped";
 /// The private file that says since when a unit has waited in the queue.
 pub(super) const QUEUED: &str = "queued";
 /// Most bytes read of any file but the payload and the output: a request has 1 MiB at most.
-pub(super) const MOST: u64 = 4 * 1024 * 1024;
+const MOST: u64 = 4 * 1024 * 1024;
 
 /// One unit's directory. Units share the path that leads to them: many may be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,9 @@ impl UnitDir {
 
     /// Reads one of its small files; of one that is too long only the beginning.
     pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        System.read(&self.file(name), MOST)
+        let mut bytes = Vec::new();
+        self.open(name, OpenOptions::new().read(true))?.take(MOST).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn read_text(&self, name: &str) -> io::Result<String> {
@@ -127,7 +129,7 @@ impl UnitDir {
 
     /// Leaves a runner's exit record for the daemon, which makes it the unit's status. Nothing is durable yet. Blocks.
     pub(crate) fn leave_exit_record(&self, status: &Status) -> io::Result<()> {
-        write_file(&System, &self.file(EXIT_RECORD), &status.to_line())
+        self.write_file(EXIT_RECORD, &status.to_line())
     }
 
     /// The exit record, if it was written to its end.
@@ -142,17 +144,21 @@ impl UnitDir {
         Ok(Status::parse(&left).ok().filter(|left| left.life.state.is_final()))
     }
 
-    /// Replaces `status` in one step without the journal, as a runner does. Blocks.
+    /// Replaces `status` in one step. Blocks.
     pub(crate) fn write_status(&self, status: &Status, durability: Durability) -> Result<(), WorkError> {
         let path = self.path();
-        let write = || {
-            if durability == Durability::Durable && status.life.state.is_final() {
-                // Output that it counts has to be there.
-                sync_files(&System, &path, ["stdout"])?;
-            }
-            replace_status(&System, &System.lock(&path)?, &path, &status.to_line(), durability)
-        };
-        write().map_err(|e| WorkError::io("write", self.file("status"), e))
+        let new = NewStatus { line: status.to_line(), counts_output: counts_output(status) };
+        let lock = lock_status(&path, Lock::Exclusive);
+        let written = lock.and_then(|lock| replace_status(&System, &lock, &path, &new, durability));
+        written.map_err(|e| WorkError::io("write", self.file("status"), e))
+    }
+
+    /// Makes the [exit record](Self::exit_record) that a runner has left the status, durably. Blocks.
+    pub(super) fn adopt_exit_record(&self, status: &Status) -> Result<(), WorkError> {
+        match adopt_exit_record(&System, &self.path(), counts_output(status)) {
+            Err(error) if is_about_what_is_there(&error) => self.write_status(status, Durability::Durable),
+            adopted => adopted.map_err(|e| WorkError::io("write", self.file("status"), e)),
+        }
     }
 
     /// Bytes in `stdout`, 0 when there is none.
@@ -179,6 +185,11 @@ impl UnitDir {
         self.append("stdout")
     }
 
+    /// Gives a small file these contents; they are not durable.
+    fn write_file(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        System.make(&self.file(name), Make::Emptied)?.write_all(bytes)
+    }
+
     /// Opens `stdin` for adding at its end.
     pub(crate) fn append_stdin(&self) -> io::Result<File> {
         self.append("stdin")
@@ -201,7 +212,7 @@ impl UnitDir {
 
     /// Records why this node ends the unit, before it does.
     pub(crate) fn note_stopped(&self, why: &str) -> io::Result<()> {
-        write_file(&System, &self.file(STOPPED), why.as_bytes())
+        self.write_file(STOPPED, why.as_bytes())
     }
 
     /// What [`Self::note_stopped`] recorded.
@@ -237,7 +248,7 @@ impl UnitDir {
 
     /// Records the process group of a command of which something lives on.
     pub(crate) fn note_group(&self, group: u32) -> io::Result<()> {
-        write_file(&System, &self.file(GROUP), group.to_string().as_bytes())
+        self.write_file(GROUP, group.to_string().as_bytes())
     }
 
     /// The process group that [`Self::note_group`] noted.
@@ -249,6 +260,11 @@ impl UnitDir {
     pub(crate) fn is_marked_cancelled(&self) -> bool {
         self.has("cancel")
     }
+}
+
+/// Whether output has to be there with a status.
+fn counts_output(status: &Status) -> bool {
+    status.life.state.is_final() && status.life.stdout_size > 0
 }
 
 /// Why a status could not be read.

@@ -182,19 +182,17 @@ impl Site {
 
     /// Lets everything happen that is possible now.
     pub(super) fn settle(&self) {
-        let (store, registry) = (self.driver().store.clone(), self.process().registry.clone());
+        let store = self.driver().store.clone();
         self.run(async {
             // As many as the driver's look at everything has steps.
             for _ in 0..8 {
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                // One comes behind the writes that wait, one behind the reads, one behind the work on files, and one
-                // behind what the journal of units commits.
+                // One comes behind the writes that wait, one behind the reads, and one behind the work on files.
                 store.remove_drained().await.unwrap();
                 store.now().await.unwrap();
                 tokio::task::spawn_blocking(|| ()).await.unwrap();
-                registry.close().await;
             }
         });
     }
