@@ -250,7 +250,11 @@ impl Store {
         };
         match tokio::task::spawn_blocking(run).await {
             Ok(value) => value,
-            Err(gone) => std::panic::resume_unwind(gone.into_panic()),
+            Err(gone) => match gone.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime ends, and with it whoever waits.
+                Err(_) => std::future::pending().await,
+            },
         }
     }
 }
