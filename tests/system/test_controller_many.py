@@ -10,7 +10,7 @@ import pytest
 import postgres
 import trust
 from client import ControlError
-from controller_pair import Pair
+from clocks import Clock
 from mesh import MESHCTL, Mesh, own_runner, until
 from test_controller import STAND_IN, ask, command_type, ended, job, stream, wrote
 from trust import run
@@ -23,12 +23,10 @@ NODES = ("c1", "c2", "e1", "e2")
 
 @pytest.fixture(scope="module")
 def server():
-    """Its clock is off by the seconds in the file `clock`, where there is a C compiler."""
+    """Its clock can be set, where there is a C compiler."""
     server = postgres.Postgres()
-    server.clock = server.dir / "clock"
-    Pair.set_clock(server.clock, 0)
-    if shim := Pair.compile(server.dir / "skewed_clock.so"):
-        server.variables = {"LD_PRELOAD": str(shim), "SKEWED_CLOCK": str(server.clock)}
+    server.clock = Clock(server.dir)
+    server.variables = server.clock.variables
     try:
         yield server.start()
     finally:
@@ -554,14 +552,14 @@ def test_no_step_of_the_databases_clock_loses_anybody(site, server, tmp_path):
 
     try:
         for seconds in (60, 0, 3600, 3660, 0, -3600, 60, -60, 86400, 0, 60, 120, 180, 0):
-            Pair.set_clock(server.clock, seconds)
+            server.clock.set(seconds)
             beat_and_look()
             for node, _, number in running:
                 one = job(node, number)
                 assert (one["state"], one["controller_node"], len(one["attempts"])) == ("running", node.name, 1), (seconds, one)
             assert job(c1, waiting)["state"] == "pending", seconds
     finally:
-        Pair.set_clock(server.clock, 0)
+        server.clock.set(0)
     go.touch()
     for node, unit, number in running:
         one = ended(node, number)
@@ -573,9 +571,9 @@ def test_no_step_of_the_databases_clock_loses_anybody(site, server, tmp_path):
 
 def test_a_control_node_whose_clock_is_wrong_blames_no_other(site, tmp_path):
     c1, c2 = site["c1"], site["c2"]
-    Pair.set_clock(tmp_path / "clock", -90)
-    shim = Pair.compile(tmp_path / "skewed_clock.so")
-    c2.variables = {"LD_PRELOAD": str(shim), "SKEWED_CLOCK": str(tmp_path / "clock")}
+    clock = Clock(tmp_path)
+    clock.set(-90)
+    c2.variables = clock.variables
     c2.restart()
     beats = set()
 

@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import sqlite3
-import struct
 import subprocess
 import time
 
 import pytest
 
 from client import ControlError
-from controller_pair import Pair
+from clocks import Clock
 from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, own_runner, until
 from test_controller import ask, ended, job, runner, submit, wrote
 
@@ -321,16 +320,9 @@ def test_a_clock_that_is_years_ahead_deletes_nothing(mesh, tmp_path):
     _, old = submit(control, ident="old")
     ended(control, old)
     until("its payload to be over", lambda: job(control, old)["payload_until"] is None)
-    clock = tmp_path / "clock"
-    clock.write_bytes(bytes(8))
-
-    def set_clock(years):
-        # Its page is mapped, so the file keeps its length.
-        with open(clock, "r+b") as file:
-            file.write(struct.pack("l", years * 365 * 86400))
-
-    set_clock(5)
-    control.variables = {"LD_PRELOAD": str(Pair.compile(tmp_path / "skewed_clock.so")), "SKEWED_CLOCK": str(clock)}
+    clock, years = Clock(tmp_path), 365 * 86400
+    clock.set(5 * years)
+    control.variables = clock.variables
     control.restart()
     doubted = lambda: ask(control, "ping")["clock"]["doubted"]  # noqa: E731
     until("the clock to be doubted", lambda: "nothing is deleted by it" in control.log())
@@ -338,10 +330,10 @@ def test_a_clock_that_is_years_ahead_deletes_nothing(mesh, tmp_path):
     ended(control, new)
     assert doubted() and job(control, old)["state"] == "successful" and b'"old 1"' in output(control, old)
     # It is set right while the node runs: everything goes on, by the right time.
-    set_clock(0)
+    clock.set(0)
     until("the clock to be believed", lambda: not doubted())
     assert job(control, old)["state"] == "successful"
-    set_clock(5)
+    clock.set(5 * years)
     control.restart()
     until("the clock to be doubted", doubted)
     confirmed = subprocess.run([MESHCTL, "--socket", control.socket, "--json", "controller", "confirm-clock"], capture_output=True, text=True, timeout=60)
