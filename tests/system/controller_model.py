@@ -1,19 +1,26 @@
 """What must be true of the controller's jobs, whatever fails: each job, what a client saw of it, and what its runs wrote
 into their diaries outside of the mesh.
 
-A job may end otherwise than by itself only if a fault that explains it hit its attempt while it was open.
+A job may end otherwise than by itself only if a fault that explains it hit its attempt while it was open. Less is certain of a
+job about which the store has lost commits; but none of its attempts runs beside another one, what a unit has shown as its end
+stays, and a unit that shows success has the whole output of a run.
 """
 
 import contextlib
 import itertools
 import json
+import pathlib
 import time
 
 from client import ControlError
-from controller_world import LOST_AFTER, HEARTBEAT, seconds
+from controller_world import HEARTBEAT, LOST_AFTER, is_child
 from mesh import until
 
 FINAL = {"successful": "Succeeded", "failed": "Failed", "error": "Failed", "canceled": "Canceled"}
+#: In place of the row of a job that the store does not know any more.
+FORGOTTEN = {"state": "forgotten", "rc": None, "execution_node": None, "attempt": 0, "attempts": [], "output_hash": None}
+#: What units show of a job about which the store has lost commits is not checked: see `test_controller_lost_commits.py`.
+UNITS_ARE_UNCERTAIN = True
 #: What reaches its node late, and what ends a process before a client can know.
 SLACK = 0.5
 WORDS = ("red", "blue")
@@ -50,6 +57,10 @@ class Job:
         self.cancel_saved, self.cancel_asked = None, False
         #: The row once it was final, and when that was first seen.
         self.final, self.final_at = None, None
+        #: How often the store has lost commits that may be about it.
+        self.losses = 0
+        #: The end that each of its units was seen to show, with the output, and when.
+        self.shown = {}
 
     def extras(self):
         match self.kind:
@@ -97,31 +108,85 @@ class Job:
         assert answer["result"] in ("Job Started", "Job Submitted"), answer
         self.units.append((control.name, unit))
         numbered = until("its number", lambda: self.unit(control.name, unit)["ExtraData"].get("JobID"))
-        assert self.number in (None, numbered), f"{self.name} is job {numbered} and {self.number}"
+        assert self.number in (None, numbered) or self.losses, f"{self.name} is job {numbered} and {self.number}"
         self.number = numbered
         self.world.note(f"{self.name} is job {numbered}, unit {unit}")
         return True
 
     def unit(self, node, unit):
+        """What a unit shows; None if it is gone, as may be if the store has forgotten its job."""
+
         def status():
             self.world.control()
-            with contextlib.suppress(OSError):
-                return self.world.mesh[node].unit(unit)
+            try:
+                return [self.world.mesh[node].unit(unit)]
+            except OSError:
+                return None
+            except ControlError as error:
+                assert self.losses and "unknown work unit" in str(error), f"{unit} of {self.name} on {node}: {error}"
+                return [None]
 
-        return until(f"the status of unit {unit}", status)
+        return until(f"the status of unit {unit}", status)[0]
 
     def look(self):
         """Its row. What is final stays."""
-        row = self.world.ask("job.get", id=self.number)
-        if self.final:
+        row = self.row()
+        if row["state"] == "forgotten" and UNITS_ARE_UNCERTAIN:
+            self.final, self.final_at = row, time.time()
+            return row
+        if self.final and self.final["state"] != "forgotten":
             same = ("state", "explanation", "finished", "rc", "execution_node", "attempt")
             changed = {key: (self.final[key], row[key]) for key in same if self.final[key] != row[key]}
             assert not changed, f"{self.name} was final, and changed: {changed}"
-        elif row["state"] in FINAL:
+        elif row["finished"]:
             self.final, self.final_at = row, time.time()
+        for node, unit in self.units:
+            if node not in self.world.down | self.world.stopped and not (UNITS_ARE_UNCERTAIN and self.losses):
+                self.look_at(node, unit)
         return row
 
+    def row(self):
+        """As the store has it. Of a job that is forgotten its units alone are left."""
+        answer = self.world.answer("job.get", id=self.number)
+        if self.is_row(answer):
+            return answer["result"]
+        assert self.losses, f"{self.name} is not job {self.number}: {answer}"
+        shown = [one for node, unit in self.units if (one := self.unit(node, unit))]
+        for number in {one["ExtraData"]["JobID"] for one in shown} - {self.number}:
+            if self.is_row(answer := self.world.answer("job.get", id=number)):
+                self.world.note(f"{self.name} is job {number}, and was {self.number}")
+                self.number = number
+                return answer["result"]
+        ends = UNITS_ARE_UNCERTAIN or all(one["State"] >= 2 for one in shown)
+        return FORGOTTEN | {"finished": ends, "explanation": "" if ends else [one["Detail"] for one in shown]}
+
+    def is_row(self, answer):
+        return answer["ok"] and answer["result"]["name"] == self.name
+
+    def look_at(self, node, unit):
+        """What a unit shows. Its end, with all of the output, comes once."""
+        one = self.unit(node, unit)
+        if not one:
+            return
+        if one["State"] < 2:
+            assert (node, unit) not in self.shown, f"{unit} of {self.name} on {node} showed its end, and now {one}"
+        elif (node, unit) not in self.shown:
+            output = self.world.mesh[node].results(unit)
+            self.shown[node, unit] = (one["StateName"], output, time.time())
+
+    def forget(self, since):
+        """The store has lost what it committed since then."""
+        if self.final_at and self.final_at < since:
+            return
+        self.losses += 1
+        self.final = self.final_at = None
+        if self.cancel_saved and self.cancel_saved > since:
+            self.cancel_saved = None
+
     def cancel(self):
+        # Its number may have become another job's.
+        if self.row()["state"] == "forgotten":
+            return
         self.cancel_asked = True
         row = self.world.ask("job.cancel", id=self.number)
         if row["cancel_requested"]:
@@ -143,51 +208,74 @@ class Job:
         assert self.final, f"{self.name} has not ended: {row}"
         runs, ends = self.notes()
         try:
-            self.check_runs(row, runs)
-            self.check_end(row, runs, ends)
-            self.check_words(row, runs, ends, jobs)
-            for node, unit in self.units:
-                # Output that may still come is waited for, for a minute.
-                shown = until("the unit's end", lambda n=node, u=unit: (s := self.unit(n, u))["State"] >= 2 and s, 90)
-                assert shown["StateName"] == FINAL[row["state"]], f"its unit shows {shown}"
-                self.check_output(row, ends, self.world.mesh[node].results(unit))
+            if self.losses:
+                self.check_forgotten(row, runs)
+            else:
+                self.check_runs(row, runs)
+                self.check_end(row, runs, ends)
+                self.check_words(row, runs, ends, jobs)
+            if not (UNITS_ARE_UNCERTAIN and self.losses):
+                self.check_outputs(row, runs)
         except AssertionError as missed:
             raise AssertionError(f"{self.name}: {missed}\nrow: {row}\nruns: {runs}\nends: {ends}") from missed
+
+    def check_forgotten(self, row, runs):
+        """What is true however much the store has lost of it."""
+        self.check_no_second_run(runs, {})
+        most = self.losses + (RETRY["max"] + 1 if self.retries else 1)
+        assert len({run["unit"] for run in runs}) <= most, f"it ran {len(runs)} times, and the store has lost commits {self.losses} times"
+        # Of one that the store does not know any more a unit says that it may have run.
+        ends = [at for state, _, at in self.shown.values() if state != "Failed" or row["attempts"]]
+        late = [run for run in runs if run["at"] > min(ends, default=run["at"])]
+        assert not late, f"it ran after its end was shown, {self.shown.keys()}: {late}"
+        if row["state"] == "canceled":
+            assert self.cancel_asked, "nobody cancelled it"
 
     def check_runs(self, row, runs):
         attempts = {one["unit"]: one for one in row["attempts"]}
         by_unit = [run["unit"] for run in runs]
-        for earlier, later in itertools.combinations(runs, 2):
-            # Where it was released, or the machine installed again, before an answer was heard, nothing tells of it.
-            node = attempts.get(later["unit"], {}).get("node")
-            is_forgotten = self.world.excuses(["wiped", "released"], [node], earlier["at"], later["at"])
-            assert earlier["unit"] != later["unit"] or is_forgotten, "an attempt ran twice"
+        self.check_no_second_run(runs, attempts)
         assert set(by_unit) <= set(attempts), "something ran that is no attempt"
         most = RETRY["max"] + 1 if self.retries else 1
-        assert len(set(by_unit)) <= most, f"it ran {len(runs)} times"
-        if self.kind != "unconfirmed":
-            assert not any(self.lock in run["overlaps"] for run in runs), "two attempts ran at once"
+        unheard = {run["unit"] for run in runs if self.is_unheard(run, attempts[run["unit"]])}
+        assert len(set(by_unit) - unheard) <= most, f"it ran {len(runs)} times"
         for run in runs:
             outcome = attempts[run["unit"]]["outcome"]
-            assert outcome != "not_accepted", "an attempt ran that counts as not accepted"
+            assert outcome != "not_accepted" or run["unit"] in unheard, "an attempt ran that counts as not accepted"
             assert self.final["state"] != "successful" or run["at"] < self.final_at, "an attempt started after success"
         for one in row["attempts"]:
             if self.cancel_saved:
-                assert seconds(one["placed"]) <= self.cancel_saved, "an attempt was placed after a saved cancel"
+                assert self.world.store.true(one["placed"]) <= self.cancel_saved, "an attempt was placed after a saved cancel"
         last = (row["attempts"] or [None])[-1]
         for one, following in itertools.pairwise(row["attempts"]):
             # With `unconfirmed` it may end, or be cancelled, long after the next one was placed.
-            is_late = seconds(one["ended"]) > seconds(following["placed"])
+            is_late = self.world.store.true(one["ended"]) > self.world.store.true(following["placed"])
             assert not is_late or self.kind == "unconfirmed", f"attempt {following['n']} was placed before the end"
             self.check_outcome(one, one["ended"], "lost" if is_late else one["outcome"])
         if last:
-            is_late = row["state"] == "failed" and seconds(last["ended"]) > seconds(row["finished"])
+            is_late = row["state"] == "failed" and self.world.store.true(last["ended"]) > self.world.store.true(row["finished"])
             self.check_outcome(last, row["finished"], "lost" if is_late else last["outcome"])
+
+    def is_unheard(self, run, attempt):
+        """Whether nobody had heard that it runs before it was released, or its machine installed again."""
+        if attempt["outcome"] != "not_accepted":
+            return False
+        return self.world.excuses(["wiped", "released"], [attempt["node"]], run["at"], self.world.store.true(attempt["ended"]))
+
+    def check_no_second_run(self, runs, attempts):
+        """An attempt runs once, and none beside another one."""
+        for earlier, later in itertools.combinations(runs, 2):
+            # Where it was released, or the machine installed again, before an answer was heard, nothing tells of it.
+            nodes = [attempts[later["unit"]]["node"]] if later["unit"] in attempts else self.world.executions
+            is_forgotten = self.world.excuses(["wiped", "released"], nodes, earlier["at"], later["at"])
+            assert earlier["unit"] != later["unit"] or is_forgotten, "an attempt ran twice"
+        if self.kind != "unconfirmed":
+            assert not any(self.lock in run["overlaps"] for run in runs), "two attempts ran at once"
 
     def check_outcome(self, attempt, ended, outcome):
         """A fault explains an outcome that is not the job's own."""
         node, unit = attempt["node"], attempt["unit"]
-        start, end = seconds(attempt["placed"]), seconds(ended)
+        start, end = self.world.store.true(attempt["placed"]), self.world.store.true(ended)
         where = (node, *self.world.HOPS, *self.world.controls)
         assert outcome, f"attempt {attempt['n']} has no end"
         if outcome == "lost":
@@ -212,6 +300,9 @@ class Job:
             assert state == "canceled", f"a cancel was saved, and it is {state}"
         if state == "canceled":
             assert self.cancel_asked, "nobody cancelled it"
+        elif self.need and self.need.losses:
+            # What it needed may have succeeded, and the store forgotten that.
+            assert state == "failed" or runs, f"it is {state} and never ran"
         elif self.need and self.need.final["state"] != "successful":
             assert (state, runs) == ("failed", []), "it ran without what it needs"
         elif state == "successful":
@@ -223,30 +314,76 @@ class Job:
             assert last, f"it is {state} and never ran"
             wanted = {"failed": ("lost", "not_accepted", "failed"), "error": ("error",)}[state]
             # A lost one may end at last, after the job has.
-            is_late = state == "failed" and seconds(last["ended"]) > seconds(row["finished"])
+            is_late = state == "failed" and self.world.store.true(last["ended"]) > self.world.store.true(row["finished"])
             assert is_late or last["outcome"] in wanted, f"it is {state}, its last attempt {last['outcome']}"
 
     def check_words(self, row, runs, ends, jobs):
         """Needs and words hold for the runs themselves."""
-        if self.need and runs:
+        if self.need and runs and not self.need.losses:
             done = max(self.need.notes()[1].values())
             assert done <= runs[0]["at"], "it began before what it needs had ended"
         others = [one for one in jobs if set(one.words) & set(self.words)]
-        if self.words and not any(a["outcome"] == "lost" for one in others for a in one.look()["attempts"]):
+        is_certain = not any(one.losses or any(a["outcome"] == "lost" for a in one.look()["attempts"]) for one in others)
+        if self.words and is_certain:
             assert not any(run["overlaps"] for run in runs), f"it ran beside another {self.words}"
 
-    def check_output(self, row, ends, output):
-        """Whole, and what the runner wrote."""
-        assert len(output) >= row["output_bytes"], f"{len(output)} bytes of output, and {row['output_bytes']} counted"
-        if row["state"] != "successful":
+    def check_outputs(self, row, runs):
+        """Each control node that has its output has all of it, and what it shows once stays."""
+        for (node, unit), (state, output, _) in self.shown.items():
+            one = self.unit(node, unit)
+            if not one and not row["attempts"]:
+                continue
+            assert one["StateName"] == state, f"{unit} on {node} showed {state}, and now {one}"
+            assert self.world.mesh[node].results(unit) == output, f"the output of {unit} on {node} has changed since its end was shown"
+        outputs = {}
+        for node, unit in self.copies():
+            if self.losses and not self.unit(node, unit):
+                continue
+            # Output that may still come is waited for, for a minute.
+            shown = until("the unit's end", lambda n=node, u=unit: (s := self.unit(n, u))["State"] >= 2 and s, 90)
+            if not self.losses:
+                assert shown["StateName"] == FINAL[row["state"]], f"its unit shows {shown}"
+            outputs[node, unit] = output = self.world.mesh[node].results(unit)
+            if shown["StateName"] == "Succeeded":
+                self.check_output(output, runs, row["attempts"])
+        if self.losses:
             return
-        runs = [run["run"] for run in self.notes()[0] if run["unit"] == row["attempts"][-1]["unit"]]
+        for node in self.world.controls:
+            if row["output_hash"]:
+                outputs[node, "job.output"] = self.streamed(node)
+        for where, output in outputs.items():
+            assert len(output) >= row["output_bytes"], f"{len(output)} bytes of output, and {row['output_bytes']} counted"
+            is_same = output == next(iter(outputs.values())) and len(output) == row["output_bytes"]
+            assert is_same or not row["output_hash"], f"copies differ: {[(of, len(one)) for of, one in outputs.items()]}"
+
+    def copies(self):
+        """Its units on all control nodes: also those of a control node that has taken it over."""
+        found = list(self.units)
+        for node in self.world.controls:
+            for unit, one in self.world.mesh[node].command("work list").items():
+                extra = one.get("ExtraData") or {}
+                if not is_child(unit) and (extra.get("JobID"), extra.get("Name")) == (self.number, self.name):
+                    found.append((node, unit))
+        return dict.fromkeys(found)
+
+    def streamed(self, node):
+        """What `job.output` of a control node tells."""
+        with self.world.mesh[node].control() as client:
+            client.send({"command": "controller", "op": "job.output", "id": self.number})
+            answer = json.loads(client.line())
+            assert answer["ok"], answer
+            return client.reader.read()
+
+    def check_output(self, output, runs, attempts):
+        """That of a job that succeeded: whole, and what the runner wrote."""
         # The last one counts: `check_runs` has found why there is another before it.
-        with open(f"{self.path}.{runs[-1]}", "rb") as file:
-            wrote = file.read()
-        assert wrote.endswith(b'{"eof": true}\n'), "the runner did not write its end"
-        assert output.endswith(wrote), f"{len(output)} bytes of output do not end with the {len(wrote)} that it wrote"
-        before = output[: -len(wrote)]
+        units = {attempts[-1]["unit"]} if attempts and not self.losses else {run["unit"] for run in runs}
+        wrote = [pathlib.Path(f"{self.path}.{run['run']}").read_bytes() for run in runs if run["unit"] in units]
+        if not self.losses:
+            wrote = wrote[-1:]
+        wrote = [one for one in wrote if one.endswith(b'{"eof": true}\n') and output.endswith(one)]
+        assert wrote, f"{len(output)} bytes of output do not end with what the runner wrote"
+        before = output[: -len(wrote[0])]
         if not self.retries:
             assert before == b"", f"{len(before)} bytes stand before its output: {before[:200]}"
         elif before:
@@ -273,4 +410,5 @@ def choose(world, jobs):
     needs = [job for job in jobs if job.number]
     if kind == "after" and not needs:
         kind = "plain"
-    return Job(world, kind, world.rng.choice(needs) if kind == "after" else None)
+    world.jobs.append(Job(world, kind, world.rng.choice(needs) if kind == "after" else None))
+    return world.jobs[-1]

@@ -7,7 +7,6 @@ Each fault notes itself with its time, what it keeps from whom, and until when, 
 
 import bisect
 import contextlib
-import datetime
 import os
 import pathlib
 import shutil
@@ -19,6 +18,7 @@ import time
 import warnings
 
 from client import ControlError
+from controller_store import Sqlite
 from mesh import command_type, own_runner, until
 from peer import Proxy
 
@@ -29,6 +29,8 @@ HEARTBEAT, LOST_AFTER, OWNER_LOST_AFTER = 0.2, 1.5, 1.0
 DISK = 96 << 20
 #: How long a fault lasts.
 SPANS = (0, 0.05, 0.3, 1, 2.5)
+#: How long a partition lasts: for several times as long as anybody waits here, and in a long run for more than a minute.
+PARTITION, LONG_PARTITION = 5, 65
 
 
 class Relay(Proxy):
@@ -57,6 +59,8 @@ class World:
     """The nodes and the faults."""
 
     HOPS = ("hop",)
+    #: The kinds of faults that only this world has, and how often each is chosen.
+    KINDS = {}
 
     def __init__(self, mesh, rng, controls=1, executions=3):
         self.mesh, self.rng = mesh, rng
@@ -72,6 +76,13 @@ class World:
         #: What ends the faults that last: (when, words, action), by time.
         self.ends = []
         self.down, self.stopped, self.relays = set(), set(), {}
+        #: How long partitions last; the link that is cut or silent now, and until when.
+        self.partition_span, self.apart = PARTITION, (None, 0)
+        #: Those that learn that the store has lost commits.
+        self.jobs = []
+        self.store = self.make_store()
+        if not self.store.clock.variables:
+            leave_out("no clock is wrong, as there is no C compiler (cc)")
         mesh.variables["STAND_IN_CPUS"] = "2"
         mesh.node("hop", listen=True)
         for name in self.HOPS[1:]:
@@ -80,7 +91,9 @@ class World:
         for name in self.controls:
             settings = {
                 "discovery": "enabled",
-                "store": self.store(name),
+                "store": self.store.url(name),
+                # Every 5 s housekeeping looks for units that the store has forgotten.
+                "payloadretention": "50s",
                 "heartbeat": f"{HEARTBEAT}s",
                 "ownerlostafter": f"{OWNER_LOST_AFTER}s",
                 "lostafter": f"{LOST_AFTER}s",
@@ -112,20 +125,19 @@ class World:
         """The hop that a node is attached to."""
         return "hop"
 
-    def store(self, _name):
-        """The store of a control node."""
-        return "sqlite"
+    def make_store(self):
+        return Sqlite(self, self.controls[0])
 
     def surround(self, _name):
         """More directives of a control node."""
         return []
 
     def prepare(self, name):
-        """What a control node needs before it starts."""
+        """What a control node needs before it starts. Here its clock is the store's."""
+        self.mesh[name].variables = self.store.clock.variables
 
-    def own_fault(self, span):
-        """A fault that only this world has."""
-        self.tick(0.02)
+    def own_fault(self, kind, span):
+        """A fault of one of its own kinds."""
 
     @staticmethod
     def runner(name):
@@ -144,7 +156,13 @@ class World:
         return self.mesh[self.controls[0]]
 
     def ask(self, op, **arguments):
-        """The result of an operation; one that says why there is none is asked for again."""
+        """The result of an operation."""
+        answer = self.answer(op, **arguments)
+        assert answer["ok"], (op, arguments, answer)
+        return answer["result"]
+
+    def answer(self, op, **arguments):
+        """The answer to an operation, which may be that there is no such thing; others are asked for again."""
 
         def answer():
             with contextlib.suppress(OSError, ControlError):
@@ -152,9 +170,7 @@ class World:
                 if answer["ok"] or answer["error"]["code"] in ("not_found", "conflict", "bad_request"):
                     return answer
 
-        answer = until(f"an answer to {op} {arguments}", answer)
-        assert answer["ok"], (op, arguments, answer)
-        return answer["result"]
+        return until(f"an answer to {op} {arguments}", answer)
 
     def await_ready(self):
         """Until every node that runs jobs is ready. Those whose check failed are checked on demand, as an operator would."""
@@ -238,33 +254,57 @@ class World:
 
     def restart(self, name, event):
         if name in self.down:
+            since = time.time()
             self.mesh[name].start()
+            self.store.started(name, since)
             self.down.discard(name)
         event[3] = time.time()
         for other in self.events:
             if other[0] in ("wiped", "dead") and other[1] == name and other[3] is None:
                 other[3] = time.time()
 
-    def stop(self, name, span):
-        """SIGSTOP: it answers nothing, and its links stay open."""
+    def stop(self, name, span, is_whole=False):
+        """SIGSTOP: it answers nothing, and its links stay open. So it is with its jobs if the whole machine stands still."""
         if name in self.down | self.stopped:
             return self.tick(0.05)
-        self.note(f"stop {name} for {span} s")
+        self.note(f"stop {name}{' and its jobs' if is_whole else ''} for {span} s")
         event = self.begin("away", name)
         self.mesh[name].process.send_signal(signal.SIGSTOP)
+        if is_whole:
+            self.signal_jobs(name, signal.SIGSTOP)
         self.stopped.add(name)
         self.later(span, f"continue {name}", lambda: self.resume(name, event))
 
     def resume(self, name, event=None):
         if name in self.stopped:
             self.mesh[name].process.send_signal(signal.SIGCONT)
+            self.signal_jobs(name, signal.SIGCONT)
             self.stopped.discard(name)
         if event:
             event[3] = time.time()
 
-    def break_link(self, name, span, silently):
+    def partition(self):
+        """Something is out of reach for long, amid all other faults."""
+        span = self.partition_span
+        if self.apart[0]:
+            return self.tick(0.05)
+        name, silently = self.rng.choice(self.links()), self.rng.random() < 0.5
+        self.end_faults((name,))
+        self.break_link(name, span, silently, "end the partition of")
+        self.apart = (name, time.time() + span)
+
+    def is_apart(self):
+        return time.time() < self.apart[1]
+
+    def links(self):
+        """What may be out of reach."""
+        return [*self.controls, *self.executions]
+
+    def break_link(self, name, span, silently, end="heal"):
         """The node's link to the hop is closed and refused, or swallows everything."""
         relay = self.relays[name]
+        if name == self.apart[0]:
+            return self.tick(0.05)
         self.note(f"{'silence' if silently else 'cut'} the link of {name} for {span} s")
         event = self.begin("away", name)
         relay.swallowing, relay.is_broken = silently, not silently
@@ -275,8 +315,10 @@ class World:
             relay.swallowing = relay.is_broken = False
             relay.cut()
             event[3] = time.time()
+            if name == self.apart[0]:
+                self.apart = (None, 0)
 
-        self.later(span, f"heal {name}", heal)
+        self.later(span, f"{end} {name}", heal)
 
     def fill(self, span):
         """A disk is full."""
@@ -288,7 +330,7 @@ class World:
             return self.tick(0.05)
         self.note(f"fill the disk of {name} for {span} s")
         event = self.begin("full", name)
-        filler = self.mesh[name].datadir / "filler"
+        filler = self.filler(name)
         with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
             os.posix_fallocate(file.fileno(), 0, DISK)
         with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
@@ -296,10 +338,21 @@ class World:
                 file.write(bytes(4096))
 
         def free():
-            filler.unlink(missing_ok=True)
+            self.make_room(name)
             event[3] = time.time()
 
         self.later(span, f"empty {name}", free)
+
+    def filler(self, name):
+        return self.mesh[name].datadir / "filler"
+
+    def make_room(self, name):
+        self.filler(name).unlink(missing_ok=True)
+
+    def forget(self, since):
+        """The store has lost what it has committed since then."""
+        for job in self.jobs:
+            job.forget(since)
 
     def units(self, name):
         """The children that a node's disk shows."""
@@ -349,11 +402,15 @@ class World:
 
         self.later(span, f"start {name}", back)
 
-    def end_processes(self, name):
-        """SIGKILL to all jobs of a node."""
+    def signal_jobs(self, name, number):
+        """To all jobs of a node."""
         for pid in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
+
+    def end_processes(self, name):
+        """SIGKILL to all jobs of a node."""
+        self.signal_jobs(name, signal.SIGKILL)
         until("its processes to be gone", lambda: not self.processes(name))
 
     def strangers_release(self, name):
@@ -398,6 +455,7 @@ class World:
     def close(self):
         for relay in self.relays.values():
             relay.close()
+        self.store.close()
         for name in self.small:
             subprocess.run(["umount", "--lazy", str(self.mesh[name].datadir)], check=True)
 
@@ -411,8 +469,3 @@ def leave_out(what):
 def is_child(unit):
     """Whether a unit belongs to an attempt or a health check: c, 8 hex digits of the install ID, n or h."""
     return len(unit) > 10 and unit[0] == "c" and unit[9] in "nh"
-
-
-def seconds(shown):
-    """A time of an answer."""
-    return datetime.datetime.fromisoformat(shown.replace("Z", "+00:00")).timestamp()

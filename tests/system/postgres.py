@@ -56,10 +56,54 @@ class Postgres:
         return self
 
     def stop(self, number=signal.SIGINT):
-        """Ends it: SIGINT cuts all connections, SIGKILL is a crash."""
+        """Ends it: SIGINT cuts all connections, SIGKILL is a crash of all its processes at once."""
         if self.process is not None and self.process.poll() is None:
+            if number == signal.SIGKILL:
+                self.pause()
+                self.signal(number)
             self.process.send_signal(number)
             self.process.wait(60)
+
+    def processes(self):
+        """The one that makes the others comes first."""
+        first = self.process.pid
+        with contextlib.suppress(OSError):
+            return [first, *map(int, pathlib.Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+        return []
+
+    def signal(self, number):
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def pause(self):
+        """All its processes stand still when this returns."""
+
+        def stands_still():
+            self.signal(signal.SIGSTOP)
+            stats = [pathlib.Path(f"/proc/{pid}/stat") for pid in self.processes()]
+            with contextlib.suppress(OSError):
+                return all(stat.read_text().rpartition(")")[2].split()[0] in "TZ" for stat in stats)
+
+        until("PostgreSQL to stand still", stands_still)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def copy(self, place):
+        """What is stored now, as a crash would leave it."""
+        self.pause()
+        try:
+            subprocess.run(["cp", "-a", self.dir / "data", place], check=True)
+        finally:
+            self.resume()
+
+    def put_back(self, place):
+        """It crashes, and what was copied is all that is left."""
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.dir / "data")
+        os.rename(place, self.dir / "data")
+        (self.dir / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def sql(self, statement, database="postgres", check=True, port=None):
         command = [programs() / "psql", "-h", "127.0.0.1", "-p", str(port or self.port), "-U", "meshd", "-d", database, "-Atc", statement]

@@ -86,11 +86,13 @@ def main():
     if "diary" in kwargs:
         DIARY = Diary(kwargs["diary"], kwargs["locks"])
     where = next((word.partition("=")[2] for word in sys.argv if word.startswith("--private-data-dir=")), "")
+    # No two runs write the same.
+    run = {"run": os.getpid()} if DIARY else {}
     say(status="starting", command=["ansible-playbook"], **({"cwd": f"{where}/project"} if "cwd" in kwargs else {}))
     say(status="running")
     for number in range(1, kwargs.get("lines", 3) + 1):
         time.sleep(kwargs.get("pause", 0) / kwargs.get("lines", 3))
-        say(counter=number, uuid=f"u{number}", event="verbose", stdout=f"{kwargs.get('ident')} {number}", event_data={})
+        say(counter=number, uuid=f"u{number}", event="verbose", stdout=f"{kwargs.get('ident')} {number}", event_data=run)
     if "flood" in kwargs:
         flood(kwargs["flood"])
     if "limit" in kwargs:
