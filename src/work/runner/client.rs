@@ -17,6 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::os::back_off::BackOff;
 use crate::os::readiness;
 use crate::work::cgroup;
 
@@ -24,9 +25,9 @@ use super::{Job, MAX_MESSAGE, Outcome, Reply, SPAWNER_ARGUMENT};
 
 /// Requests waiting for the spawner; more make their askers wait.
 const QUEUE: usize = 1024;
-/// Between attempts to start a spawner that does not come up.
-const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// Attempts in a row before waiting requests are refused.
+/// Between attempts to start a spawner that does not come up, or ends before it has done anything.
+const RESTART_PAUSES: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(2));
+/// Such attempts in a row before waiting requests are refused.
 const RESTARTS: u32 = 5;
 
 /// What systemd tells the daemon alone. A job that has them speaks for it: podman, for one, hands the socket to the
@@ -71,7 +72,15 @@ impl SpawnerHandle {
         let pid = Arc::new(AtomicU32::new(process.child.id()));
         let (requests, queue) = mpsc::channel(QUEUE);
         let (waiting, unsent) = (BTreeMap::new(), VecDeque::new());
-        let connection = SpawnerConnection { executable, process, pid: pid.clone(), waiting, unsent };
+        let connection = SpawnerConnection {
+            executable,
+            process,
+            pid: pid.clone(),
+            waiting,
+            unsent,
+            pauses: RESTART_PAUSES,
+            has_answered: false,
+        };
         tokio::spawn(connection.run(queue));
         Ok(Self { requests, pid })
     }
@@ -131,6 +140,9 @@ struct SpawnerConnection {
     /// Requests without an answer, by directory.
     waiting: BTreeMap<PathBuf, (Job, Answer)>,
     unsent: VecDeque<PathBuf>,
+    pauses: BackOff,
+    /// The spawner that is there has done something.
+    has_answered: bool,
 }
 
 impl SpawnerConnection {
@@ -164,6 +176,7 @@ impl SpawnerConnection {
     }
 
     fn answer(&mut self, reply: Reply) {
+        self.has_answered = true;
         let Some((_, answer)) = self.waiting.remove(&reply.dir) else { return };
         let started = match reply.outcome {
             Outcome::Started(pid) => Started::Running(pid),
@@ -180,21 +193,25 @@ impl SpawnerConnection {
         );
         let _ = self.process.child.kill();
         let _ = self.process.child.wait();
-        let mut cause = String::new();
-        for _ in 0..RESTARTS {
-            match Process::start(&self.executable) {
-                Ok(process) => {
-                    self.pid.store(process.child.id(), Ordering::Relaxed);
-                    self.process = process;
-                    self.unsent = self.waiting.keys().cloned().collect();
-                    return;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "cannot start the process that starts jobs");
-                    cause = error.to_string();
-                }
+        if std::mem::take(&mut self.has_answered) {
+            self.pauses.reset();
+        } else {
+            tokio::time::sleep(self.pauses.next()).await;
+        }
+        let cause = match Process::start(&self.executable) {
+            Ok(process) => {
+                self.pid.store(process.child.id(), Ordering::Relaxed);
+                self.process = process;
+                "it ends before it has done anything".to_owned()
             }
-            tokio::time::sleep(RESTART_PAUSE).await;
+            Err(error) => {
+                tracing::error!(%error, "cannot start the process that starts jobs");
+                error.to_string()
+            }
+        };
+        self.unsent = self.waiting.keys().cloned().collect();
+        if self.pauses.failures() < RESTARTS {
+            return;
         }
         self.unsent.clear();
         for (_, (_, answer)) in std::mem::take(&mut self.waiting) {
@@ -233,4 +250,20 @@ async fn send_next(
     let bytes = serde_json::to_vec(job)?;
     let send = |fd: &OwnedFd| rustix::net::send(fd, &bytes, SendFlags::NOSIGNAL).map_err(io::Error::from);
     socket.async_io(Interest::WRITABLE, send).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spawner_that_ends_at_once_is_started_ever_more_rarely_and_requests_are_refused() {
+        let begun = tokio::time::Instant::now();
+        let spawner = SpawnerHandle::start("/bin/false".into()).unwrap();
+        let job = serde_json::json!({"dir": "/nowhere/unit", "command": "true", "grace_ms": 0});
+        let job = serde_json::from_value(job).unwrap();
+        let Started::Failed(why) = spawner.spawn(job).await else { panic!("nothing can be started") };
+        assert!(why.contains("/bin/false") && why.contains("it ends before it has done anything"), "{why}");
+        assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+    }
 }
