@@ -49,6 +49,11 @@ impl RegistryChildren {
         };
         let mut submission = self.0.submit_child(request, max_stdout).await?;
         let sent = async {
+            if let ([], [(payload, 0)]) = (&*input.head, &*input.files)
+                && submission.link(payload.clone()).await.is_ok()
+            {
+                return Ok(());
+            }
             if !input.head.is_empty() {
                 submission.write(&input.head).await?;
             }

@@ -97,11 +97,11 @@ impl Store {
     }
 
     /// Gives a unit the payload of another one, which is on disk once from then on. It is durable when this returns.
-    pub(crate) async fn link_payload(&self, from: &UnitDir, to: &UnitDir) -> Result<(), WorkError> {
-        let (from, to, failed) = (from.clone(), to.clone(), to.file("stdin"));
+    pub(crate) async fn link_payload(&self, from: PathBuf, to: &UnitDir) -> Result<(), WorkError> {
+        let (to, failed) = (to.clone(), to.file("stdin"));
         let link = move || {
             let aside = to.file("stdin.new");
-            fs::hard_link(from.file("stdin"), &aside)?;
+            fs::hard_link(from, &aside)?;
             fs::rename(aside, to.file("stdin"))?;
             System.sync_dir(&to.path())
         };

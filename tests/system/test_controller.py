@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -252,3 +253,15 @@ def test_receptorctl_submits_and_follows_a_job(nodes):
     done = subprocess.run(command, input=stream(ident="rc", lines=4), capture_output=True, env=environment(), timeout=60)
     assert done.returncode == 0, done
     assert wrote("rc", 4) in done.stdout and b'{"eof": true}' in done.stdout
+
+
+def test_the_payload_of_a_job_is_on_disk_once(nodes):
+    control, e1 = nodes["control"], nodes["e1"]
+    ask(control, "instance.disable", name="e2")
+    e1.stop(signal.SIGSTOP)
+    unit, _ = submit(control, ident="p")
+    child = until("its child", lambda: next((one for one in control.command("work list") if re.fullmatch(r"c[0-9a-f]{8}n1a1r.*", one)), None))
+    payload, copy = (control.datadir / "control" / name / "stdin" for name in (unit, child))
+    until("the payload of the child", lambda: payload.samefile(copy))
+    e1.process.send_signal(signal.SIGCONT)
+    until("its end", lambda: control.unit(unit)["StateName"] == "Succeeded", 60)

@@ -210,7 +210,7 @@ impl Registry {
         detached(async move {
             let entry = this.unit_for_repeat(extra).await?;
             let store = this.units.store();
-            if let Err(error) = store.link_payload(&former.dir, &entry.dir).await {
+            if let Err(error) = store.link_payload(former.dir.file("stdin"), &entry.dir).await {
                 this.units.remove(&entry, |_| ()).await?;
                 return Err(error);
             }

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -237,6 +238,18 @@ impl Submission {
             self.registry.reserve.check().await?;
         }
         self.write_out(false).await
+    }
+
+    /// Takes a durable file as the whole payload, which is on disk once from then on: nobody writes to it any more.
+    ///
+    /// # Errors
+    /// The disk's; the payload can still be written.
+    pub async fn link(&mut self, payload: PathBuf) -> Result<(), WorkError> {
+        if self.is_whole {
+            return Ok(());
+        }
+        let _lock = self.write_lock().await?;
+        self.store().link_payload(payload, &self.entry.dir).await
     }
 
     /// Ends the payload, which is durable from here on, and starts the unit.

@@ -115,7 +115,7 @@ async fn a_shared_payload_outlives_the_unit_that_drops_it() {
     }
     let (first, second) = (store.unit(&one), store.unit(&other));
     Store::add_payload(&mut first.append_stdin().unwrap(), b"the payload", true).unwrap();
-    store.link_payload(&first, &second).await.unwrap();
+    store.link_payload(first.file("stdin"), &second).await.unwrap();
     let inode =
         |dir: &UnitDir| std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.file("stdin")).unwrap());
     assert_eq!(inode(&first), inode(&second), "it is on disk once");
