@@ -4,6 +4,7 @@ Owns every process that it starts and everything that these leave behind (jobs o
 them by process ID. Knows how to wait for conditions, and nothing about the purpose of a test.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -46,18 +47,26 @@ def until(what, condition, seconds=PATIENCE, pause=0.02):
         time.sleep(pause)
 
 
+#: The ports that were given last.
+GIVEN = collections.deque(maxlen=200)
+
+
 def free_port():
     """A free port of 127.0.0.1.
 
     It lies below those that the kernel gives to connections and to listeners on port 0, and below those of the tests'
-    clusters: one of those could be gone when the node starts. Tests that run beside these take others.
+    clusters: one of those could be gone when the node starts. Tests that run beside these take others, and none is given
+    twice before the first one can be in use.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     while True:
         port = random.randrange(12_000 + worker, 26_000, WORKERS)
+        if port in GIVEN:
+            continue
         with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams, contextlib.suppress(OSError):
             stream.bind(("127.0.0.1", port))
             datagrams.bind(("127.0.0.1", port))
+            GIVEN.append(port)
             return port
 
 
