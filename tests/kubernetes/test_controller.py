@@ -80,7 +80,8 @@ class ControlNode(Node):
 @pytest.fixture(scope="module")
 def controller(cluster):
     node = ControlNode().start()
-    until("the controller to be ready", lambda: node.operate("instance.get", name="controller")["node_state"] == "ready", 60)
+    instances = lambda: node.operate("instance.list")["instances"]  # noqa: E731
+    until("the controller to be ready", lambda: any(one["node_state"] == "ready" for one in instances()), 60)
     yield node
     node.end()
     node.remove()
