@@ -178,13 +178,12 @@ impl Service {
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
         let service = door.service(driver.clone());
         service.registry.release_leftovers(&driver.check_prefix());
-        tokio::select! {
-            () = door.open(&driver) => {}
-            // Thousands of units may take longer than a lease lasts.
-            () = driver.keep_lease() => {}
-        }
+        let units = door.open(&driver).await;
+        follow_all(&door, &driver, units).await;
         tokio::spawn(async move {
-            driver.run(stop.clone()).await;
+            while let Some(units) = driver.clone().run(stop.clone()).await {
+                follow_all(&door, &driver, units).await;
+            }
             // A node that stands down keeps no house either.
             stop.cancel();
         });
@@ -200,6 +199,15 @@ impl Service {
         let door = Door::new(driver.node.clone(), registry, options, stop.clone());
         registry.serve_jobs(Box::new(door.clone())).await;
         Self::run(driver, door, stop).await
+    }
+}
+
+/// Has units follow their jobs before the driver works.
+async fn follow_all(door: &Door, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
+    tokio::select! {
+        () = door.follow_all(driver, units) => {}
+        // Thousands of units may take longer than a lease lasts.
+        () = driver.keep_lease() => {}
     }
 }
 
@@ -285,8 +293,8 @@ async fn follow(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Resul
     {
         tracing::warn!(unit = id, %error, "the payload of a unit that follows another one's job stays");
     }
-    attach(driver, job, unit).await?;
-    driver.store.hold(job, node, id, Kept::Output).await
+    driver.store.hold(job, node, id, Kept::Output).await?;
+    attach(driver, job, unit).await
 }
 
 /// Gives a job a unit, and cancels the job if the unit was cancelled before.

@@ -132,6 +132,9 @@ pub struct JobExtra {
     /// Where the output of each of the latest attempts begins.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub output_starts: BTreeMap<u32, u64>,
+    /// The children that wrote those. A store that lost its last commits gives their numbers to others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub output_children: BTreeMap<u32, String>,
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
@@ -144,6 +147,15 @@ pub struct JobExtra {
     /// The header, if it came as a parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
+}
+
+impl JobExtra {
+    /// Says of the output what this one says.
+    fn take_output_of(&mut self, other: &Self) {
+        (self.output_attempt, self.output_from) = (other.output_attempt, other.output_from);
+        self.output_starts.clone_from(&other.output_starts);
+        self.output_children.clone_from(&other.output_children);
+    }
 }
 
 /// What a job's unit shows.
@@ -254,20 +266,23 @@ impl JobUnit {
         JobOutput { unit: self.clone(), writer: *latest }
     }
 
-    /// Begins the output anew: what is there is no part of it. Whoever writes now writes nothing more.
+    /// Begins the output anew from an attempt on: what is there of it and of later ones is no part of it. Whoever writes
+    /// now writes nothing more.
     ///
     /// # Errors
     /// The disk's.
-    pub async fn clear_output(&self) -> std::io::Result<()> {
+    pub async fn clear_output(&self, attempt: u32) -> std::io::Result<()> {
         let mut latest = self.entry.output_writer().await;
-        *latest = OutputWriter { attempt: 0, number: latest.number + 1 };
+        let mut left = self.extra();
+        let gone = left.output_starts.split_off(&attempt);
+        drop(left.output_children.split_off(&attempt));
+        let last = left.output_starts.last_key_value().map(|(n, from)| (*n, *from));
+        let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
+        (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
+        *latest = OutputWriter { attempt: left.output_attempt, number: latest.number + 1 };
         let dir = self.entry.dir.clone();
-        self.store.blocking(move || dir.append_stdout()?.set_len(0)).await?;
-        let clear = |extra: &mut JobExtra| {
-            (extra.output_attempt, extra.output_from) = (0, 0);
-            extra.output_starts.clear();
-        };
-        self.note(Durability::Durable, clear).await;
+        self.store.blocking(move || dir.append_stdout()?.set_len(size)).await?;
+        self.note(Durability::Durable, |extra| extra.take_output_of(&left)).await;
         Ok(())
     }
 
@@ -286,11 +301,7 @@ impl JobUnit {
             tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
         }
         let known = of.extra();
-        let share = |extra: &mut JobExtra| {
-            (extra.output_attempt, extra.output_from) = (known.output_attempt, known.output_from);
-            extra.output_starts = known.output_starts.clone();
-        };
-        self.note(Durability::Durable, share).await;
+        self.note(Durability::Durable, |extra| extra.take_output_of(&known)).await;
     }
 
     /// The last status in the runner's stream.
@@ -332,8 +343,7 @@ impl JobUnit {
             status.life.stdout_size = status.life.stdout_size.min(size);
             status.life.apply(&Event::Reported(state, detail, size));
             if let Some(kept) = extra_of(status) {
-                (extra.output_attempt, extra.output_from) = (kept.output_attempt, kept.output_from);
-                extra.output_starts = kept.output_starts.clone();
+                extra.take_output_of(kept);
                 extra.last_status = kept.last_status.clone();
                 extra.cancel_requested |= kept.cancel_requested;
                 extra.release_requested |= kept.release_requested;

@@ -19,8 +19,6 @@ from mesh import until
 FINAL = {"successful": "Succeeded", "failed": "Failed", "error": "Failed", "canceled": "Canceled"}
 #: In place of the row of a job that the store does not know any more.
 FORGOTTEN = {"state": "forgotten", "rc": None, "execution_node": None, "attempt": 0, "attempts": [], "output_hash": None}
-#: What units show of a job about which the store has lost commits is not checked: see `test_controller_lost_commits.py`.
-UNITS_ARE_UNCERTAIN = True
 #: What reaches its node late, and what ends a process before a client can know.
 SLACK = 0.5
 WORDS = ("red", "blue")
@@ -131,9 +129,6 @@ class Job:
     def look(self):
         """Its row. What is final stays."""
         row = self.row()
-        if row["state"] == "forgotten" and UNITS_ARE_UNCERTAIN:
-            self.final, self.final_at = row, time.time()
-            return row
         if self.final and self.final["state"] != "forgotten":
             same = ("state", "explanation", "finished", "rc", "execution_node", "attempt")
             changed = {key: (self.final[key], row[key]) for key in same if self.final[key] != row[key]}
@@ -141,7 +136,7 @@ class Job:
         elif row["finished"]:
             self.final, self.final_at = row, time.time()
         for node, unit in self.units:
-            if node not in self.world.down | self.world.stopped and not (UNITS_ARE_UNCERTAIN and self.losses):
+            if node not in self.world.down | self.world.stopped:
                 self.look_at(node, unit)
         return row
 
@@ -157,7 +152,7 @@ class Job:
                 self.world.note(f"{self.name} is job {number}, and was {self.number}")
                 self.number = number
                 return answer["result"]
-        ends = UNITS_ARE_UNCERTAIN or all(one["State"] >= 2 for one in shown)
+        ends = all(one["State"] >= 2 for one in shown)
         return FORGOTTEN | {"finished": ends, "explanation": "" if ends else [one["Detail"] for one in shown]}
 
     def is_row(self, answer):
@@ -214,8 +209,7 @@ class Job:
                 self.check_runs(row, runs)
                 self.check_end(row, runs, ends)
                 self.check_words(row, runs, ends, jobs)
-            if not (UNITS_ARE_UNCERTAIN and self.losses):
-                self.check_outputs(row, runs)
+            self.check_outputs(row, runs)
         except AssertionError as missed:
             raise AssertionError(f"{self.name}: {missed}\nrow: {row}\nruns: {runs}\nends: {ends}") from missed
 
@@ -224,8 +218,9 @@ class Job:
         self.check_no_second_run(runs, {})
         most = self.losses + (RETRY["max"] + 1 if self.retries else 1)
         assert len({run["unit"] for run in runs}) <= most, f"it ran {len(runs)} times, and the store has lost commits {self.losses} times"
-        # Of one that the store does not know any more a unit says that it may have run.
-        ends = [at for state, _, at in self.shown.values() if state != "Failed" or row["attempts"]]
+        # Of one that the store does not know any more a unit says that it may have run; and one that the store takes for pending
+        # is cancelled at once, whatever was sent of it.
+        ends = [at for state, _, at in self.shown.values() if state == "Succeeded" or row["attempts"]]
         late = [run for run in runs if run["at"] > min(ends, default=run["at"])]
         assert not late, f"it ran after its end was shown, {self.shown.keys()}: {late}"
         if row["state"] == "canceled":

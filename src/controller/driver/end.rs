@@ -39,7 +39,7 @@ impl JobDriver {
                 self.copy_missing(child, output, is_final).await;
                 held = output.end(last_words.as_deref()).await?;
             } else if let Some(unit) = self.first_unit(id)
-                && let Some(output) = unit.write_output(n.0).await
+                && let Some(output) = output::writer(&unit, &before, n).await?
             {
                 held = Some(output::held(&output, last_words.as_deref()).await?);
             }

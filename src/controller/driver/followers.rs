@@ -306,20 +306,24 @@ impl JobDriver {
         let there = ask(OutputPart { from: u64::MAX, follow: false, attempt: None }).await?.0;
         // From here on nobody else writes, and what a former follower was about to write is there.
         unit.write_copy(unit.extra().output_attempt).await;
-        let (size, known) = (unit.output_size(), unit.extra().output_starts);
+        let (size, known) = (unit.output_size(), unit.extra());
         let end = detail.output_end();
         let is_over = end.is_some();
-        if !is_over && (there.size == 0 || there.attempt < unit.extra().output_attempt) {
+        let children: BTreeMap<u32, String> = there.children.into_iter().collect();
+        let is_same = |(n, child): (&u32, &String)| children.get(n).is_none_or(|other| other == child);
+        let are_same = known.output_children.iter().all(is_same);
+        if !is_over && (there.size == 0 || (are_same && there.attempt < known.output_attempt)) {
             return Ok(None);
         }
         // An older program does not say where attempts begin.
         let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
-        let is_beginning = starts.is_empty() || begin_alike(&starts, &known, size);
+        let is_beginning =
+            are_same && (starts.is_empty() || begin_alike(&starts, &known.output_starts, size));
         if !is_beginning || copying.is_wrong || (is_over && size > there.size) {
             if end.is_some_and(|end| there.size < end.bytes) {
                 return Err(refused("it has lost a part of it"));
             }
-            unit.clear_output().await.map_err(|error| refused(&error.to_string()))?;
+            unit.clear_output(0).await.map_err(|error| refused(&error.to_string()))?;
             (copying.is_wrong, copying.measured) = (false, None);
         } else if size > there.size || (is_over && size == there.size) {
             return Ok(None);
@@ -329,7 +333,7 @@ impl JobDriver {
             starts.iter().rfind(|(_, start)| **start <= size).map(|(n, start)| (*n, *start)).unzip();
         let to = unit.write_copy(attempt.unwrap_or(there.attempt)).await;
         if start.is_none_or(|start| start == size) {
-            to.begin().await;
+            to.begin(attempt.and_then(|n| children.get(&n).cloned())).await;
         }
         copying.to = Some(to);
         let from = size.saturating_sub(start.unwrap_or(0));

@@ -15,6 +15,7 @@ use crate::controller::core::{
     ChildId, Duty, Fence, Fenced, Job, JobKind, Lease, LeaseWatch, OnLoss, Standing, Time,
 };
 use crate::controller::store::{Beat, Error, Kept};
+use crate::work::jobs::JobUnit;
 use crate::work::{ChildUnit, Leftovers};
 
 /// As many failures in that time end the controller of this node.
@@ -65,31 +66,41 @@ impl JobDriver {
     }
 
     /// Works until it is stopped, or stops for good: another process has a newer lease for this node ID, or it fails
-    /// again and again. The node goes on without it.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    /// again and again. The node goes on without it. If the store has lost its last commits, it returns the units of jobs,
+    /// none of which may be known any more: it is to run again once they follow their jobs.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Option<Vec<JobUnit>> {
         let keeper = tokio::spawn(self.clone().keep_tenure());
-        tokio::select! {
-            why = self.keep_working() => {
+        let units = tokio::select! {
+            ended = self.keep_working() => ended.map(|()| self.published.take_all()).map_err(|why| {
                 tracing::error!(why, "the controller of this node has stopped; the node goes on without it");
                 self.give_up();
                 self.lease.halt(why);
-            }
-            () = stop.cancelled() => {}
-        }
+            }).ok(),
+            () = stop.cancelled() => None,
+        };
         keeper.abort();
         self.children.let_act(false);
+        units
     }
 
-    async fn keep_working(self: &Arc<Self>) -> String {
+    /// Until the store has lost its last commits.
+    ///
+    /// # Errors
+    /// Why it stops for good.
+    async fn keep_working(self: &Arc<Self>) -> Result<(), String> {
         let mut failures: Vec<Instant> = Vec::new();
         loop {
             let this = self.clone();
             let mut work = Aborting(tokio::spawn(async move { this.work().await }));
             let failure = match (&mut work.0).await {
-                Ok(Err(Fenced(_))) => match self.recover().await {
-                    Ok(()) => continue,
-                    Err(why) => return why,
-                },
+                Ok(Err(Fenced(_))) => {
+                    let went_back = self.lease.has_gone_back();
+                    self.recover().await?;
+                    if went_back {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 // It panicked.
                 Err(error) => error.to_string(),
             };
@@ -100,7 +111,7 @@ impl JobDriver {
                 let why =
                     format!("it failed {FAILURES} times within 5 minutes, the last time because: {failure}");
                 self.tell_unavailable(&why).await;
-                return why;
+                return Err(why);
             }
             sleep(STORE_RETRY).await;
         }

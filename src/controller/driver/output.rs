@@ -44,14 +44,14 @@ impl AttemptOutput {
     ) -> Result<Self, Error> {
         let (mut parser, mut measured) = (WorkerOutput::default(), Measure::default());
         let job_output = match unit {
-            Some(unit) => unit.write_output(n.0).await,
+            Some(unit) => writer(&unit, job, n).await?,
             None => None,
         };
         if let Some(output) = &job_output {
             if output.unit().extra().output_attempt != n.0 {
                 close(output, last_words).await?;
             }
-            let from = output.begin().await;
+            let from = output.begin(job.attempt(n).map(|attempt| attempt.unit.to_string())).await;
             (parser, measured) = replay(output.unit(), from).await?;
         }
         let written = parser.position();
@@ -148,6 +148,25 @@ impl AttemptOutput {
         let zip = StoredZip { start: extra.output_from + zip.start, ..zip };
         tokio::task::spawn_blocking(move || zip.exit_code(&mut File::open(path).ok()?)).await.ok()?
     }
+}
+
+/// A new writer of an attempt's part of its job's output; `None` if a later attempt writes. What attempts wrote that the
+/// store has forgotten goes: their numbers are given to others.
+///
+/// # Errors
+/// What is there cannot be cut.
+pub(super) async fn writer(unit: &JobUnit, job: &Job, n: AttemptNo) -> Result<Option<JobOutput>, Error> {
+    let latest = job.current().map_or(0, |latest| latest.n.0);
+    let is_forgotten = |(n, child): &(&u32, &String)| match job.attempt(AttemptNo(**n)) {
+        Some(attempt) => attempt.unit.to_string() != **child,
+        // One in which nothing ran is not kept for ever.
+        None => **n > latest,
+    };
+    if let Some((first, _)) = unit.extra().output_children.iter().find(is_forgotten) {
+        let cleared = unit.clear_output(*first).await;
+        cleared.map_err(|source| Error::File { path: unit.output(), source })?;
+    }
+    Ok(unit.write_output(n.0).await)
 }
 
 /// Closes the output of a job with these words, if there are any, and measures it.

@@ -77,6 +77,15 @@ impl Published {
         self.units.lock().remove(&job).unwrap_or_default()
     }
 
+    /// Takes all units, and ends what copies outputs for them.
+    pub(super) fn take_all(&self) -> Vec<JobUnit> {
+        for (_, task) in std::mem::take(&mut *self.followers.lock()) {
+            task.abort();
+        }
+        self.shown.lock().clear();
+        std::mem::take(&mut *self.units.lock()).into_values().flatten().collect()
+    }
+
     /// Units have shown a job as it is here.
     pub(super) fn note_shown(&self, job: Job) {
         self.shown.lock().insert(job.id, job);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::{sleep, timeout};
 
-use super::output::held;
+use super::output::{held, writer};
 use super::request::parsed;
 use super::{JobDriver, STORE_RETRY};
-use crate::controller::core::{Attempt, InstanceName, JobId, JobState, Time};
+use crate::controller::core::{Attempt, AttemptNo, ChildId, InstanceName, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
@@ -30,7 +30,7 @@ impl JobDriver {
         Ok(())
     }
 
-    /// A unit follows a job from now on. One whose job has ended shows that at once.
+    /// A unit that the store knows as the job's follows it from now on. If the job has ended, it shows that at once.
     ///
     /// # Errors
     /// Those of the store.
@@ -71,6 +71,12 @@ impl JobDriver {
         self.published.first(job)
     }
 
+    /// The children of a job that are here, also those of which the store knows nothing.
+    pub(in crate::controller) fn children_of(&self, job: JobId) -> Vec<ChildId> {
+        let (install, attempt, random) = (self.install, AttemptNo(0), 0);
+        self.children.of_job(&ChildId { install, job, attempt, random })
+    }
+
     /// The job of a unit, if it has not shown its end.
     pub fn job_of(&self, unit: &str) -> Option<JobId> {
         self.published.job_of(unit)
@@ -102,7 +108,7 @@ impl JobDriver {
     /// As [`Self::show`] with a row that was just read or written.
     pub(super) async fn show_detail(self: &Arc<Self>, detail: &JobDetail) -> Result<(), Error> {
         let job = detail.row.id;
-        let units = self.published.units(job);
+        let units = self.units_of(detail);
         let Some(first) = units.first() else { return Ok(()) };
         if !detail.row.state.is_final() {
             self.report_to(detail, &units).await?;
@@ -165,7 +171,7 @@ impl JobDriver {
         let row = &detail.row;
         let closes = row.terms.retry.max > 0 && row.state != JobState::Successful;
         // No attempt writes behind its end.
-        let held = match units[0].write_output(u32::MAX).await {
+        let held = match writer(&units[0], &detail.job, AttemptNo(u32::MAX)).await? {
             Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),
             None => None,
         };
@@ -182,11 +188,18 @@ impl JobDriver {
     /// Has the units of a job that has ended show that they run on, as they have not got its output yet.
     pub(super) async fn show_running(&self, detail: &JobDetail, why: &str) -> Result<(), Error> {
         let child_type = self.child_type_of(detail).await?;
-        for unit in self.published.units(detail.row.id) {
+        for unit in self.units_of(detail) {
             let JobReport { extra, .. } = report(detail, &child_type, unit.extra());
             unit.report(JobReport { state: UnitState::Running, detail: why.to_owned(), extra }).await;
         }
         Ok(())
+    }
+
+    /// The units here that show a job.
+    fn units_of(&self, detail: &JobDetail) -> Vec<JobUnit> {
+        let mut units = self.published.units(detail.row.id);
+        units.retain(|unit| detail.is_shown_by(&self.node, unit.id().as_str()));
+        units
     }
 
     /// The work type of its latest attempt.

@@ -67,6 +67,9 @@ pub struct PeerAnswer {
     /// Where the output of each of the latest attempts begins. Older programs do not say so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<(u32, u64)>,
+    /// The children that wrote those.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<(u32, String)>,
     /// The job has ended, and the end of this is not that of its output.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,

@@ -130,8 +130,13 @@ impl PeerServer {
             PeerVerb::Output(part) => {
                 let reader = OutputReader::open(&self.driver, &self.registry, job, part).await?;
                 let extra = reader.unit().extra();
-                let (attempt, starts) = (extra.output_attempt, extra.output_starts.into_iter().collect());
-                let answer = PeerAnswer { size: reader.size(), attempt, starts, partial: !reader.is_whole() };
+                let answer = PeerAnswer {
+                    size: reader.size(),
+                    attempt: extra.output_attempt,
+                    starts: extra.output_starts.into_iter().collect(),
+                    children: extra.output_children.into_iter().collect(),
+                    partial: !reader.is_whole(),
+                };
                 Ok((answer, Content::Output(Box::new(reader))))
             }
             PeerVerb::Payload { from } => {

@@ -119,13 +119,18 @@ impl Door {
         }
     }
 
-    /// Gives units their driver. Returns once those that waited follow their jobs.
-    pub(super) async fn open(&self, driver: &Arc<JobDriver>) {
+    /// Gives units their driver. Returns those that waited for one.
+    pub(super) async fn open(&self, driver: &Arc<JobDriver>) -> Vec<JobUnit> {
         let mut waiting = self.0.waiting.lock().await;
         let _first = self.0.driver.set(Arc::downgrade(driver));
-        let units = waiting.take().into_iter().flatten();
+        let units = waiting.take().unwrap_or_default();
         drop(waiting);
         driver.set_options(ControllerOptions::clone(&self.0.options.load()));
+        units
+    }
+
+    /// Has units follow their jobs, or what becomes of those that the store has lost.
+    pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
         for unit in units {
             self.follow_again(driver, unit).await;
         }
@@ -148,30 +153,34 @@ impl Door {
     /// its last commits or is an older copy, becomes a job again, unless it had been placed.
     async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
         let extra = unit.extra();
+        let mut is_placed = extra.attempt > 0;
         if let Some(job) = extra.job_id.map(JobId) {
-            match driver.store.detail(job).await {
-                Ok(detail) if is_unit_of(&detail, driver, &unit, &extra) => {
-                    attach(driver, job, unit.clone()).await?;
+            let other = match driver.store.detail(job).await {
+                Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
                     // The process before may have ended before it noted that.
                     let (node, id) = (driver.node.clone(), unit.id().to_string());
-                    let is_noted = detail.holders.contains(&(node.clone(), id.clone(), Kept::Output));
-                    return if is_noted {
-                        Ok(())
-                    } else {
-                        driver.store.hold(job, node, id, Kept::Output).await
-                    };
+                    if !detail.holders.contains(&(node.clone(), id.clone(), Kept::Output)) {
+                        driver.store.hold(job, node, id, Kept::Output).await?;
+                    }
+                    return attach(driver, job, unit).await;
                 }
                 // In an older copy of the store the number may have become another job's.
-                Ok(_) | Err(Error::NoJob(_)) => {}
+                Ok(detail) => Some(detail),
+                Err(Error::NoJob(_)) => None,
                 Err(error) => return Err(error),
-            }
+            };
+            // That it was placed may not have come to its status. It may be the same job, too, which has run then.
+            let is_others =
+                |child: &ChildId| other.as_ref().is_some_and(|detail| has_child(detail, &child.to_string()));
+            is_placed |= driver.children_of(job).iter().any(|child| !is_others(child));
+            is_placed |= other.as_ref().is_some_and(|detail| was_created_as(detail, &extra));
             tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
             let audit =
                 Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
             driver.store.record(audit).await?;
         }
         let entered = match (extra.job_id, extra.rerun_of) {
-            (Some(job), _) if extra.attempt > 0 => {
+            (Some(job), _) if is_placed => {
                 Err(format!("the store has lost job {job}, which had been placed: it may have run"))
             }
             // Its row alone knew what it was to do of the first one's stream.
@@ -236,12 +245,19 @@ impl Door {
 }
 
 /// Whether a job that the store has under the number that a unit shows is that unit's.
-fn is_unit_of(detail: &JobDetail, driver: &JobDriver, unit: &JobUnit, extra: &JobExtra) -> bool {
-    let (node, id) = (&driver.node, unit.id().as_str());
-    let is_holder = detail.holders.iter().any(|(holder, held, _)| holder == node && held == id);
-    // One that was made for a job that this node took over has shown nothing so far.
-    let created = extra.created.as_ref();
-    is_holder || created.is_none_or(|created| *created == rfc3339(detail.row.created))
+fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &JobExtra) -> bool {
+    // One that was made for a job that this node took over, before that was noted.
+    let is_adopted = || extra.created.is_none() && !unit.has_payload();
+    detail.is_shown_by(node, unit.id().as_str()) || has_child(detail, &extra.child_unit_id) || is_adopted()
+}
+
+fn has_child(detail: &JobDetail, child: &str) -> bool {
+    detail.job.attempts.iter().any(|attempt| attempt.unit.to_string() == child)
+}
+
+/// Whether a job was created when a unit says that its own was.
+fn was_created_as(detail: &JobDetail, extra: &JobExtra) -> bool {
+    extra.created.as_ref() == Some(&rfc3339(detail.row.created))
 }
 
 impl Jobs for Door {

@@ -136,6 +136,11 @@ impl JobDetail {
         last.output.or(is_said.then_some(OutputEnd { bytes: self.output_bytes, hash: None }))
     }
 
+    /// Whether a unit shows this job, and no other one that had its number before the store lost its last commits.
+    pub fn is_shown_by(&self, node: &InstanceName, unit: &str) -> bool {
+        self.holders.iter().any(|(holder, held, _)| holder == node && held == unit)
+    }
+
     /// Whether a unit that has so many bytes of output has all of it, as far as is known without comparing them.
     pub fn is_whole(&self, node: &InstanceName, unit: &str, size: u64) -> bool {
         let is_noted = || self.complete.iter().any(|(holder, held)| holder == node && held == unit);

@@ -60,8 +60,9 @@ impl JobOutput {
         self.unit.store.blocking(cut).await
     }
 
-    /// The output of the attempt begins at the end of what is there. Returns where it begins, at once if it has begun.
-    pub async fn begin(&self) -> u64 {
+    /// The output of the attempt begins at the end of what is there, and this child writes it, if that is known. Returns
+    /// where it begins, at once if it has begun.
+    pub async fn begin(&self, child: Option<String>) -> u64 {
         let mut extra = self.unit.extra();
         if extra.output_attempt != self.writer.attempt {
             if let Err(error) = self.unit.sync_output().await {
@@ -69,8 +70,12 @@ impl JobOutput {
             }
             (extra.output_attempt, extra.output_from) = (self.writer.attempt, self.unit.output_size());
             extra.output_starts.insert(self.writer.attempt, extra.output_from);
+            extra.output_children.extend(child.map(|child| (self.writer.attempt, child)));
             if extra.output_starts.len() > STARTS {
                 extra.output_starts.pop_first();
+            }
+            if extra.output_children.len() > STARTS {
+                extra.output_children.pop_first();
             }
             let begun = Extra::Job(Box::new(extra.clone()));
             self.unit.put(Durability::Durable, |status| status.extra = begun.clone()).await;

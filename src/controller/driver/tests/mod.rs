@@ -11,6 +11,7 @@ mod health;
 mod histories;
 mod lease;
 mod loss;
+mod lost_commits;
 mod nodes;
 mod operations;
 mod output;

@@ -1,0 +1,92 @@
+//! What units show of jobs that the store has forgotten, while the control node lives on: the store lost its last commits.
+
+use serde_json::json;
+
+use super::streams::whole;
+use super::*;
+
+/// The store has forgotten that this job was placed.
+const NOT_PLACED: &str = "DELETE FROM attempt; UPDATE job SET state = 'pending', attempt = 0, epoch = 0, controller_node = NULL, \
+     execution_node = NULL, placed = NULL, started = NULL; UPDATE lease SET beat = beat - 2";
+/// The store has never heard of any job, and begins to count again.
+const NO_JOBS: &str =
+    "DELETE FROM job; DELETE FROM sqlite_sequence WHERE name = 'job'; UPDATE lease SET beat = beat - 2";
+
+#[test]
+fn the_output_of_a_forgotten_run_is_no_part_of_the_next_ones() {
+    for retries in [0, 1] {
+        let site = Site::ready(&["e1"]);
+        let (unit, job) = site.submit(json!({"retry": {"max": retries}}));
+        let child = site.running(job);
+        site.fabric.write(&child, &streams::events(1, 9));
+        site.until("its output", || !site.output(&unit).is_empty());
+        site.sql(NOT_PLACED);
+        site.until("it to run again", || site.fabric.running(job.0).is_some_and(|next| next != child));
+        let next = site.running(job);
+        site.fabric.write(&next, &whole(2, "successful"));
+        site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+        let ended = site.ended(job);
+        assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 1));
+        assert_eq!(
+            String::from_utf8_lossy(&site.output(&unit)),
+            String::from_utf8_lossy(&whole(2, "successful"))
+        );
+        assert_eq!(ended.output_end().unwrap().bytes, whole(2, "successful").len() as u64);
+    }
+}
+
+#[test]
+fn a_unit_of_a_lost_job_shows_nothing_of_the_one_that_gets_its_number() {
+    let site = Site::ready(&["e1"]);
+    let (lost, job) = site.submit(json!({}));
+    site.running(job);
+    site.sql(NO_JOBS);
+    let (unit, other) = site.submit(json!({"name": "other"}));
+    assert_eq!(other, job);
+    site.until("the lost one to end", || site.unit(&lost).unwrap().state.is_final());
+    let shown = site.unit(&lost).unwrap();
+    assert!(shown.detail.contains("it may have run"), "{}", shown.detail);
+    assert_eq!(shown.extra_data["Name"], "");
+    let child = site.running(other);
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(other).row.state, JobState::Successful);
+    assert_eq!((site.output(&unit), site.output(&lost)), (whole(2, "successful"), Vec::new()));
+}
+
+#[test]
+fn a_lost_job_that_was_not_placed_is_entered_again_and_one_that_may_have_run_ends() {
+    let site = Site::ready(&["e1"]);
+    let (placed, job) = site.submit(json!({}));
+    site.running(job);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    let (waits, _) = site.submit(json!({"name": "waits"}));
+    site.sql(NO_JOBS);
+    site.until("the one that ran to end", || site.unit(&placed).unwrap().state.is_final());
+    site.until("the other one to be a job again", || site.jobs().iter().any(|job| job.row.name == "waits"));
+    site.operate(json!({"op": "instance.enable", "name": "e1"}));
+    let job = site.jobs().pop().unwrap().row.id;
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    assert_eq!(site.output(&waits), whole(2, "successful"));
+}
+
+#[test]
+fn a_lost_job_whose_unit_does_not_say_yet_that_it_was_placed_is_not_entered_again() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    site.running(job);
+    site.kill();
+    let status = site.directory(&unit).join("status");
+    let text = std::fs::read_to_string(&status).unwrap();
+    assert!(text.contains("\"Attempt\":1"), "{text}");
+    std::fs::write(&status, text.replace("\"Attempt\":1", "\"Attempt\":0")).unwrap();
+    site.sql(NO_JOBS);
+    site.boot();
+    site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+    let shown = site.unit(&unit).unwrap().detail;
+    assert!(shown.contains("it may have run"), "{shown}");
+    assert!(site.jobs().is_empty());
+}
