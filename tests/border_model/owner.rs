@@ -87,18 +87,28 @@ impl Border {
             after.nodes[at].tasks[slot] = Task::Denied;
             next.push((Step::NeverSent(at, n), after));
         }
+        // Another one sent it, or this one has lost what it knew of it.
+        let is_asked_for = attempt.sender != at || attempt.progress == Progress::Running;
+        let is_missing = world.store.sent[slot]
+            && world.reaches_instance(at)
+            && world.instance.runs[slot].pieces().is_none();
+        if is_missing
+            && is_asked_for
+            && (node.children[slot], node.tasks[slot]) == (Child::None, Task::Idle)
+            && matches!(attempt.progress, Progress::Placed | Progress::Running)
+        {
+            let mut after = *world;
+            self.write(&mut after, Change::Missing(world.pen(at), n));
+            next.push((Step::Miss(at, n), after));
+        }
         let may_come = world
             .nodes
             .iter()
             .any(|node| !node.is_up || node.is_paused || node.is_late || node.tasks[slot] == Task::Sends);
-        if world.store.sent[slot]
-            && !may_come
-            && !world.instance.coming[slot]
-            && world.reaches_instance(at)
-            && world.instance.runs[slot].pieces().is_none()
-        {
+        if is_missing && !may_come && !world.instance.coming[slot] {
             let mut after = *world;
-            self.write(&mut after, Change::DeclareDead);
+            let is_lost = attempt.progress == Progress::Lost;
+            self.write(&mut after, if is_lost { Change::ConfirmLost(n) } else { Change::DeclareDead });
             for node in &mut after.nodes {
                 node.children[slot] = Child::None;
             }

@@ -29,6 +29,8 @@ pub(crate) enum Change {
     /// Its stream has told that it succeeded; it was not cancelled.
     Ended(Pen, usize, bool, bool),
     Unknown(Pen, usize),
+    /// Its instance does not know it, and promises nothing.
+    Missing(Pen, usize),
     /// Its stream has told that it succeeded.
     Lost(Pen, usize, bool),
     Swept(Pen, usize),
@@ -36,6 +38,8 @@ pub(crate) enum Change {
     Cancel,
     /// An operator has said that nothing runs on the instance.
     DeclareDead,
+    /// An operator has said that a lost attempt never runs any more.
+    ConfirmLost(usize),
 }
 
 /// What the model looks at in a row.
@@ -134,6 +138,7 @@ impl Change {
                 drive(pen, &|job| job.on_ended(number(at), &evidence(told, succeeded), NOW))
             }
             Self::Unknown(pen, at) => drive(pen, &|job| job.on_unknown(number(at), NOW)),
+            Self::Missing(pen, at) => drive(pen, &|job| job.on_missing(number(at), NOW)),
             Self::Lost(pen, at, told) => drive(pen, &|job| {
                 let said = told.then(|| evidence(true, false));
                 job.on_lost_after(number(at), said.as_ref(), NOW);
@@ -152,6 +157,7 @@ impl Change {
                 job.on_declared_dead(&"e1".into(), NOW);
                 Ok(())
             }
+            Self::ConfirmLost(at) => job.confirm_lost(number(at)),
         }
     }
 }

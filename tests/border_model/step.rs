@@ -44,6 +44,7 @@ pub(crate) enum Step {
     /// Where it says whether the instance knows the unit.
     Ask(usize, usize, bool, Answer),
     NeverSent(usize, usize),
+    Miss(usize, usize),
     Conclude(usize, usize),
     Accept(usize, usize),
     Read(usize, usize),
@@ -135,6 +136,9 @@ impl fmt::Display for Step {
                 write!(f, "{} asks for attempt {}: e1 {said}{answer}", name(c), n + 1)
             }
             Self::NeverSent(c, n) => write!(f, "{} takes attempt {} for never sent", name(c), n + 1),
+            Self::Miss(c, n) => {
+                write!(f, "{} stores that the instance does not know attempt {}", name(c), n + 1)
+            }
             Self::Conclude(c, n) => write!(f, "{} stores that attempt {} does not run", name(c), n + 1),
             Self::Accept(c, n) => write!(f, "{} stores that attempt {} runs", name(c), n + 1),
             Self::Read(c, n) => write!(f, "{} reads output of attempt {}", name(c), n + 1),
