@@ -246,9 +246,12 @@ impl Door {
 
 /// Whether a job that the store has under the number that a unit shows is that unit's.
 fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &JobExtra) -> bool {
-    // One that was made for a job that this node took over, before that was noted.
-    let is_adopted = || extra.created.is_none() && !unit.has_payload();
-    detail.is_shown_by(node, unit.id().as_str()) || has_child(detail, &extra.child_unit_id) || is_adopted()
+    // One that was made for a job that this node took over, or that another unit had submitted, before that was noted.
+    let has_none_of_its_own =
+        || !unit.has_payload() && (extra.created.is_none() || was_created_as(detail, extra));
+    detail.is_shown_by(node, unit.id().as_str())
+        || has_child(detail, &extra.child_unit_id)
+        || has_none_of_its_own()
 }
 
 fn has_child(detail: &JobDetail, child: &str) -> bool {

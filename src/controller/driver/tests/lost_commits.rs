@@ -90,3 +90,31 @@ fn a_lost_job_whose_unit_does_not_say_yet_that_it_was_placed_is_not_entered_agai
     assert!(shown.contains("it may have run"), "{shown}");
     assert!(site.jobs().is_empty());
 }
+
+#[test]
+fn a_second_unit_of_a_job_stays_that_though_the_store_has_forgotten_it() {
+    let site = Site::ready(&["e1"]);
+    let (first, job) = site.submit(json!({"key": "one"}));
+    let (second, _) = site.submit(json!({"key": "one"}));
+    let child = site.running(job);
+    site.sql(&format!("DELETE FROM holder WHERE unit = '{second}'; UPDATE lease SET beat = beat - 2"));
+    site.until("it to be known again", || site.job(job).is_shown_by(&OWN.into(), &second));
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    for unit in [first, second] {
+        site.until("its end", || site.unit(&unit).unwrap().detail == "Finished");
+        assert_eq!(site.output(&unit), whole(2, "successful"));
+    }
+}
+
+#[test]
+fn a_second_unit_of_a_job_that_was_not_placed_yet_stays_that_too() {
+    let site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    let (_, job) = site.submit(json!({"key": "one"}));
+    let (second, _) = site.submit(json!({"key": "one"}));
+    site.sql(&format!("DELETE FROM holder WHERE unit = '{second}'; UPDATE lease SET beat = beat - 2"));
+    site.until("it to be known again", || site.job(job).is_shown_by(&OWN.into(), &second));
+    assert!(!site.unit(&second).unwrap().state.is_final());
+}
