@@ -299,6 +299,10 @@ pub enum Started {
 pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(value) => value,
-        Err(gone) => std::panic::resume_unwind(gone.into_panic()),
+        Err(gone) => match gone.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and with it whoever waits.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
