@@ -17,7 +17,7 @@ use super::{Context, access, connect, controller, link, loglevel, node, ping, re
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
 use crate::os::places::Places;
-use crate::rpc::request::Request;
+use crate::rpc::request::{Request, RequestError, WorkRequest};
 use crate::work::{Caller, CallerName, Origin};
 
 /// What follows a command on its connection.
@@ -190,7 +190,8 @@ async fn command(
         Ok(request) => request,
         Err(error) => {
             channel.refuse(&error.to_string()).await?;
-            return Ok(Next::Command);
+            // Behind that line comes a payload.
+            return Ok(if matches!(error, RequestError::BadStart(_)) { Next::Close } else { Next::Command });
         }
     };
     // The command's name only: parameters may be secrets.
@@ -206,7 +207,9 @@ async fn execute(
     stop: &CancellationToken,
 ) -> io::Result<Next> {
     if let Err(refusal) = access::check(context, peer, &request) {
-        return channel.answer(Err(refusal)).await.map(|()| Next::Command);
+        let is_start = matches!(&request, Request::Work(WorkRequest::Submit(submit)) if submit.at_once);
+        let next = if is_start { Next::Close } else { Next::Command };
+        return channel.answer(Err(refusal)).await.map(|()| next);
     }
     let answer = match request {
         Request::Status { fields } => {

@@ -13,8 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::channel::Channel;
 use super::session::{Next, Peer};
 use super::{Context, RequestRefusal};
+use crate::rpc::follow::ANSWER;
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
-use crate::work::{self, Caller, Leftovers, Listing, Outcome, ResultStream, Started, Submission, WorkError};
+use crate::work::follow::Frames;
+use crate::work::{Caller, Leftovers, Listing, Outcome, ResultStream, Started, Submission, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -27,6 +29,9 @@ pub(super) async fn execute(
     request: WorkRequest,
 ) -> io::Result<Next> {
     let answer = match request {
+        WorkRequest::Submit(request) if request.at_once => {
+            return start(context, channel, peer, request).await;
+        }
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
         WorkRequest::Adopt(what) => adopt(context, peer, what).await,
         WorkRequest::Results(what) => return results(context, channel, peer, what).await,
@@ -103,18 +108,74 @@ async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result
     Ok(json!({"unitid": id, "result": "Adopted"}))
 }
 
-/// How our own nodes follow a unit: output and status over one connection, see [`work::follow`].
+/// How our own nodes follow a unit: output and status over one connection.
 async fn follow(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
     let Follow { unit, start, signature, .. } = what;
-    let caller = peer.caller(signature);
-    let (mut reader, mut writer) = tokio::io::split(&mut *channel);
-    let served = work::follow::serve(&context.work, &unit, start, &caller, &mut reader, &mut writer).await;
-    match served {
-        Ok(()) => {}
-        Err(WorkError::Connection(error)) => return Err(error),
-        Err(error) => channel.refuse(&error.to_string()).await?,
+    match Frames::open(&context.work, &unit, start, &peer.caller(signature)).await {
+        Ok(frames) => tell(channel, &unit, frames).await,
+        Err(error) => refuse(channel, &error).await.map(|_| Next::Close),
     }
-    Ok(Next::Close)
+}
+
+/// Sends frames until the unit is final or the follower is gone.
+async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Result<Next> {
+    channel.send(format!("{ANSWER}{unit}\n")).await?;
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = frames.next() => frame,
+            () = channel.gone() => return Err(io::ErrorKind::ConnectionReset.into()),
+        };
+        match frame {
+            Ok(Some(frame)) => frame.write(channel).await?,
+            Ok(None) => return Ok(Next::Close),
+            Err(error) => {
+                tracing::warn!(unit, %error, "a follower is cut off");
+                return Err(io::Error::other(error));
+            }
+        }
+    }
+}
+
+/// Starts a unit for another of our nodes in one exchange. The connection ends with the answer, as what stands behind a
+/// line that is refused is payload and no command.
+async fn start(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    request: SubmitRequest,
+) -> io::Result<Next> {
+    match begin(context, channel, peer, request).await {
+        Ok((id, frames)) => tell(channel, &id, frames).await,
+        Err(Broken::Unit(error)) => refuse(channel, &error).await.map(|_| Next::Close),
+        Err(Broken::Client { error, .. }) => Err(error),
+    }
+}
+
+/// Makes a unit that is to start in one exchange, and starts it once its payload is there. Without an answer, nothing of
+/// it stays.
+async fn begin(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    mut request: SubmitRequest,
+) -> Result<(String, Frames), Broken> {
+    let (payload_length, tokens) = (request.payload_length, request.signature.take());
+    let mut tokens = tokens.iter().flat_map(|both| both.split(' ')).map(str::to_owned);
+    let (submitter, follower) = (peer.caller(tokens.next()), peer.caller(tokens.next()));
+    let mut submission = context.work.submit(request, submitter).await?;
+    let id = submission.id().to_string();
+    let ready = async {
+        let frames = Frames::open(&context.work, &id, 0, &follower).await?;
+        payload(channel, &mut submission, payload_length).await.map(|()| frames)
+    };
+    match ready.await {
+        Ok(frames) => Ok(submission.finish_or_discard().await.map(|_| (id, frames))?),
+        Err(broken) => {
+            submission.discard(broken.to_string()).await;
+            Err(broken)
+        }
+    }
 }
 
 /// Answers with an error and takes the next command.
@@ -135,7 +196,12 @@ async fn submit(
         Err(error) => return refuse(channel, &error).await,
     };
     let id = submission.id().to_string();
-    match payload(channel, &mut submission, &id, payload_length).await {
+    let created = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
+    let paid = match channel.send(&created).await {
+        Ok(()) => payload(channel, &mut submission, payload_length).await,
+        Err(error) => Err(Broken::Client { error, received: 0 }),
+    };
+    match paid {
         Ok(()) => {}
         Err(Broken::Client { error, received }) => {
             let cause = format!("the client went away after {received} bytes");
@@ -174,27 +240,27 @@ fn result(started: Started) -> &'static str {
 }
 
 /// Which end of a payload's way broke.
+#[derive(Debug, thiserror::Error)]
 enum Broken {
-    /// The client, after this many bytes.
+    #[error("the client went away after {received} bytes")]
     Client {
+        #[source]
         error: io::Error,
         received: u64,
     },
-    Unit(WorkError),
+    #[error(transparent)]
+    Unit(#[from] WorkError),
 }
 
-/// Asks for the payload and hands it on until the client has closed its writing side. A client that is gone by then, or
+/// Hands the payload on until the client has closed its writing side. A client that is gone by then, or
 /// has sent less than it announced, has not sent all of it.
 async fn payload(
     channel: &mut Channel,
     submission: &mut Submission,
-    id: &str,
     announced: Option<u64>,
 ) -> Result<(), Broken> {
-    let greeting = format!("Work unit created with ID {id}. Send stdin data and EOF.\n");
     let mut received = 0;
     let broken = |received| move |error| Broken::Client { error, received };
-    channel.send(&greeting).await.map_err(broken(received))?;
     let mut chunk = BytesMut::with_capacity(CHUNK);
     while channel.read_buf(&mut chunk).await.map_err(broken(received))? > 0 {
         received += chunk.len() as u64;

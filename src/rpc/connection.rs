@@ -42,12 +42,27 @@ pub struct CallLimits {
     pub answer_size: usize,
 }
 
-/// An open connection whose greeting has been read.
+/// An open connection.
 pub struct ControlConnection {
-    reader: BufReader<ReadHalf<Stream>>,
+    answers: Answers,
     writer: WriteHalf<Stream>,
-    node: String,
+}
+
+/// What the node says: its greeting, without which nothing is believed, and one line for each request.
+pub struct Answers {
+    reader: BufReader<ReadHalf<Stream>>,
+    greeting: Greeting,
+    /// What was dialled, for error texts.
+    address: String,
     limits: CallLimits,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Greeting {
+    Read,
+    Awaited,
+    /// The address is the ID that it has to name.
+    AwaitedOfNode,
 }
 
 impl ControlConnection {
@@ -56,27 +71,33 @@ impl ControlConnection {
     /// # Errors
     /// [`CallError::NotControl`] if something else listens there.
     pub async fn open(stream: Stream, address: &str, limits: CallLimits) -> Result<Self, CallError> {
+        let mut connection = Self::new(stream, address, Greeting::Awaited, limits);
+        connection.greeted().await?;
+        Ok(connection)
+    }
+
+    /// A connection to a node, which has to greet as that one. Nothing is read yet: requests need not wait for it.
+    pub fn to_node(stream: Stream, node: &str, limits: CallLimits) -> Self {
+        Self::new(stream, node, Greeting::AwaitedOfNode, limits)
+    }
+
+    fn new(stream: Stream, address: &str, greeting: Greeting, limits: CallLimits) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self::greeted(BufReader::new(reader), writer, address, limits).await
+        let (reader, address) = (BufReader::new(reader), address.to_owned());
+        Self { answers: Answers { reader, greeting, address, limits }, writer }
     }
 
-    async fn greeted(
-        mut reader: BufReader<ReadHalf<Stream>>,
-        writer: WriteHalf<Stream>,
-        address: &str,
-        limits: CallLimits,
-    ) -> Result<Self, CallError> {
-        let line =
-            limited("greeting", limits.greeting, read_line(&mut reader, "greeting", GREETING_LIMIT)).await?;
-        match line.strip_prefix(GREETING) {
-            Some(node) => Ok(Self { node: node.to_owned(), reader, writer, limits }),
-            None => Err(CallError::NotControl { address: address.to_owned(), greeting: excerpt(&line) }),
-        }
+    /// Reads the greeting, unless that was done.
+    ///
+    /// # Errors
+    /// [`CallError::NotControl`] if something else listens there.
+    pub async fn greeted(&mut self) -> Result<(), CallError> {
+        self.answers.greeted().await
     }
 
-    /// The node's ID, as it introduced itself.
-    pub fn node(&self) -> &str {
-        &self.node
+    /// Both directions, where what is sent does not wait for an answer.
+    pub fn halves(&mut self) -> (&mut Answers, &mut WriteHalf<Stream>) {
+        (&mut self.answers, &mut self.writer)
     }
 
     /// Sends a request and waits for its answer, a JSON value on one line.
@@ -153,17 +174,17 @@ impl ControlConnection {
             // TLS may have accepted the end of a long line without sending it.
             self.writer.flush().await
         };
-        let limits = self.limits;
+        let limit = self.answers.limits.answer;
         let asked = async {
             let written = write.await.map_err(CallError::io("sending a command"));
             // A server that refuses may close while we still write: its words count more than our failure.
-            let answer = read_answer(&mut self.reader, "answer", limits.answer_size).await;
+            let answer = self.answers.next("answer").await;
             match (written, answer) {
                 (Err(failed), Err(CallError::Closed(_) | CallError::Io { .. })) => Err(failed),
                 (_, answer) => answer,
             }
         };
-        limited("answer", limits.answer, asked).await
+        limited("answer", limit, asked).await
     }
 
     /// Sends bytes of a payload. A refusal in the middle of it is reported at once.
@@ -177,7 +198,7 @@ impl ControlConnection {
         };
         let written = tokio::select! {
             biased;
-            _ = self.reader.fill_buf() => None,
+            _ = self.answers.reader.fill_buf() => None,
             written = write => Some(written),
         };
         match written {
@@ -193,12 +214,12 @@ impl ControlConnection {
     /// Ends once the node has something to say before the end of the payload, or is gone. May be dropped at any time.
     pub async fn interrupted(&mut self) {
         // An error shows again where the words are read.
-        let _ = self.reader.fill_buf().await;
+        let _ = self.answers.reader.fill_buf().await;
     }
 
     /// What the node says before the end of the payload, an error as a rule.
     pub async fn interruption(&mut self) -> CallError {
-        match self.answer("reason", self.limits.answer).await {
+        match self.answer("reason", self.answers.limits.answer).await {
             Ok(answer) => unexpected("work submit, in the middle of the payload", &answer),
             Err(error) => error,
         }
@@ -215,7 +236,42 @@ impl ControlConnection {
     }
 
     async fn answer(&mut self, what: &'static str, limit: Duration) -> Result<String, CallError> {
-        limited(what, limit, read_answer(&mut self.reader, what, self.limits.answer_size)).await
+        limited(what, limit, self.answers.next(what)).await
+    }
+
+    /// What comes behind an answer.
+    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<Stream>> {
+        self.answers.reader()
+    }
+}
+
+impl Answers {
+    /// Reads the greeting, unless that was done.
+    ///
+    /// # Errors
+    /// [`CallError::NotControl`] if something else listens there, or another node.
+    pub async fn greeted(&mut self) -> Result<(), CallError> {
+        if self.greeting == Greeting::Read {
+            return Ok(());
+        }
+        let line = read_line(&mut self.reader, "greeting", GREETING_LIMIT);
+        let line = limited("greeting", self.limits.greeting, line).await?;
+        match line.strip_prefix(GREETING) {
+            Some(node) if self.greeting == Greeting::Awaited || node == self.address => {
+                self.greeting = Greeting::Read;
+                Ok(())
+            }
+            _ => Err(CallError::NotControl { address: self.address.clone(), greeting: excerpt(&line) }),
+        }
+    }
+
+    /// The line that answers a request, however long it takes.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] with the node's words; others if no proper answer came.
+    pub async fn next(&mut self, what: &'static str) -> Result<String, CallError> {
+        self.greeted().await?;
+        read_answer(&mut self.reader, what, self.limits.answer_size).await
     }
 
     /// What comes behind an answer.
@@ -230,7 +286,7 @@ pub struct Tunnel(ControlConnection);
 impl Tunnel {
     /// The two directions; shutting the writer down half-closes.
     pub fn split(self) -> (impl AsyncRead, impl AsyncWrite) {
-        (self.0.reader, self.0.writer)
+        (self.0.answers.reader, self.0.writer)
     }
 
     /// Talks to the control service at the tunnel's other end.
@@ -238,8 +294,11 @@ impl Tunnel {
     /// # Errors
     /// [`CallError::NotControl`] if it is none.
     pub async fn into_connection(self) -> Result<ControlConnection, CallError> {
-        let ControlConnection { reader, writer, limits, .. } = self.0;
-        ControlConnection::greeted(reader, writer, "the service", limits).await
+        let mut connection = self.0;
+        let answers = &mut connection.answers;
+        (answers.greeting, answers.address) = (Greeting::Awaited, "the service".to_owned());
+        connection.greeted().await?;
+        Ok(connection)
     }
 }
 

@@ -19,7 +19,7 @@ mod submission;
 
 pub use call_error::CallError;
 pub use client::{Client, Deadlines, Dial, Dialing};
-pub use connection::{CallLimits, ControlConnection, Duplex, Tunnel};
+pub use connection::{Answers, CallLimits, ControlConnection, Duplex, Tunnel};
 pub use error_line::{ErrorCode, ErrorLine};
 pub use output_bound::OutputBound;
 pub use report::unit::{UnitReport, UnitState};

@@ -199,6 +199,10 @@ pub struct SubmitRequest {
     pub payload_length: Option<u64>,
     /// The ID that the unit shall have, as the client wrote it.
     pub unit_id: Option<String>,
+    /// `work start`: the payload comes right behind the line, and output and states are the answer. The signature is two
+    /// tokens then, for the submission and for the results, with a space between them. In JSON only, and spoken between
+    /// our own nodes only.
+    pub at_once: bool,
 }
 
 impl fmt::Debug for SubmitRequest {
@@ -274,6 +278,9 @@ pub enum RequestError {
     FieldNotInteger(&'static str, String),
     #[error(transparent)]
     Integer(#[from] InvalidInteger),
+    /// Of a `work start`: no command follows it, but a payload.
+    #[error(transparent)]
+    BadStart(Box<RequestError>),
 }
 
 /// A text that is no 64-bit integer, in Go's words.
@@ -330,6 +337,7 @@ impl Request {
             Self::LinkTest(_) => "link test",
             Self::LogLevel { .. } => "loglevel",
             Self::Controller { .. } => "controller",
+            Self::Work(WorkRequest::Submit(SubmitRequest { at_once: true, .. })) => "work start",
             Self::Work(WorkRequest::Submit(_)) => "work submit",
             Self::Work(WorkRequest::Adopt(_)) => "work adopt",
             Self::Work(WorkRequest::List { .. }) => "work list",

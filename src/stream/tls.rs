@@ -32,25 +32,32 @@ pub enum Peer {
     /// A node of ours from before units had private directories. A submission can be repeated there under the ID that its
     /// submitter chose.
     Repeating,
-    /// A node of ours, which also makes the private directories of its units.
+    /// A node of ours from before units could be started in one exchange. It also makes the private directories of its
+    /// units.
+    Private,
+    /// A node of ours, which also takes requests before its greeting was read, and a unit with its payload in one of them.
     Current,
 }
 
 impl Peer {
+    const BEST_FIRST: [Self; 5] =
+        [Self::Current, Self::Private, Self::Repeating, Self::Earlier, Self::Receptor];
+
     /// The protocol's name in the handshake.
     const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Receptor => b"netceptor",
             Self::Earlier => b"meshd",
             Self::Repeating => b"meshd/2",
-            Self::Current => b"meshd/3",
+            Self::Private => b"meshd/3",
+            Self::Current => b"meshd/4",
         }
     }
 
     /// Whether many streams can be opened to it on one connection, once both ends have agreed on it.
     pub(super) fn shares(self) -> bool {
         match self {
-            Self::Current | Self::Repeating | Self::Earlier => true,
+            Self::Current | Self::Private | Self::Repeating | Self::Earlier => true,
             Self::Receptor => false,
         }
     }
@@ -58,7 +65,7 @@ impl Peer {
     /// Whether a submission can be repeated there under the ID that its submitter chose.
     pub fn repeats(self) -> bool {
         match self {
-            Self::Current | Self::Repeating => true,
+            Self::Current | Self::Private | Self::Repeating => true,
             Self::Earlier | Self::Receptor => false,
         }
     }
@@ -66,8 +73,16 @@ impl Peer {
     /// Whether it makes the private directories of its units.
     pub fn makes_run_dirs(self) -> bool {
         match self {
-            Self::Current => true,
+            Self::Current | Self::Private => true,
             Self::Repeating | Self::Earlier | Self::Receptor => false,
+        }
+    }
+
+    /// Whether it may be sent a request before it has said anything, the start of a unit with its payload among them.
+    pub fn takes_all_at_once(self) -> bool {
+        match self {
+            Self::Current => true,
+            Self::Private | Self::Repeating | Self::Earlier | Self::Receptor => false,
         }
     }
 
@@ -76,14 +91,17 @@ impl Peer {
         let data = connection.handshake_data().and_then(|any| any.downcast::<HandshakeData>().ok());
         let agreed = data.and_then(|data| data.protocol);
         let is_agreed = |peer: &Self| agreed.as_deref() == Some(peer.alpn());
-        [Self::Current, Self::Repeating, Self::Earlier].into_iter().find(is_agreed).unwrap_or(Self::Receptor)
+        Self::BEST_FIRST.into_iter().find(is_agreed).unwrap_or(Self::Receptor)
     }
 }
 
 /// The protocol's names, best first; without `share`, only the one for a single stream.
 fn protocols(share: bool) -> Vec<Vec<u8>> {
-    let all = [Peer::Current, Peer::Repeating, Peer::Earlier, Peer::Receptor].into_iter();
-    all.filter(|peer| share || !peer.shares()).map(|peer| peer.alpn().to_vec()).collect()
+    Peer::BEST_FIRST
+        .into_iter()
+        .filter(|peer| share || !peer.shares())
+        .map(|peer| peer.alpn().to_vec())
+        .collect()
 }
 
 /// TLS could not be set up; nothing that a peer does causes this.

@@ -1,82 +1,82 @@
-//! The serving half of `work follow`, how our own nodes follow a unit on another one over one connection: a line, then
-//! frames until the unit is final. The frames are [`rpc::follow`](crate::rpc::follow)'s.
+//! A unit as its followers on other nodes see it: frames with its output and states, until it is final. The frames are
+//! [`rpc::follow`](crate::rpc::follow)'s; how they travel is the control service's business.
 
-use std::io;
-
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use std::sync::Arc;
 
 use super::registry::Registry;
+use super::units::{Entry, Follower};
 use super::{Caller, ResultStream, WorkError};
-use crate::rpc::follow::{ANSWER, Frame};
+use crate::rpc::follow::Frame;
 
-/// Answers a request to follow a unit: the line, then frames until the unit is final or the follower is gone. The caller
-/// closes the connection afterwards.
-///
-/// # Errors
-/// Before anything was written: an unknown unit, a caller who may not. Later [`WorkError::Connection`] alone: the
-/// connection broke, or has to be broken as the output cannot be read.
-pub async fn serve(
-    registry: &Registry,
-    unit: &str,
-    start: u64,
-    caller: &Caller,
-    reader: &mut (impl AsyncRead + Unpin),
-    writer: &mut (impl AsyncWrite + Unpin),
-) -> Result<(), WorkError> {
-    let results = registry.results(unit, start, caller).await?;
-    let line = format!("{ANSWER}{unit}\n");
-    writer.write_all(line.as_bytes()).await.map_err(WorkError::Connection)?;
-    tokio::select! {
-        served = send_all(registry, unit, results, writer) => served.map_err(|error| match error {
-            WorkError::Connection(_) => error,
-            // In words it would be taken for a frame.
-            error => {
-                tracing::warn!(unit, %error, "a follower is cut off");
-                WorkError::Connection(io::Error::other(error))
-            }
-        }),
-        // A follower says nothing more: whatever comes means that it is gone.
-        _ = reader.read_u8() => Ok(()),
-    }
+/// The frames of one unit, in order, each once.
+#[derive(Debug)]
+pub struct Frames {
+    registry: Registry,
+    entry: Arc<Entry>,
+    results: ResultStream,
+    changes: Follower,
+    /// Nothing was told of it yet.
+    is_new: bool,
+    is_over: bool,
 }
 
-async fn send_all(
-    registry: &Registry,
-    unit: &str,
-    mut results: ResultStream,
-    writer: &mut (impl AsyncWrite + Unpin),
-) -> Result<(), WorkError> {
-    let entry = registry.find(unit)?;
-    let mut changes = entry.subscribe();
-    let report = registry.status(unit).await?;
-    if !report.state.is_final() {
-        send(Frame::Status(report), writer).await?;
+impl Frames {
+    /// Those of a unit, with its output from byte `start` on. It may still wait for its payload.
+    ///
+    /// # Errors
+    /// An unknown unit, a caller who may not.
+    pub async fn open(
+        registry: &Registry,
+        unit: &str,
+        start: u64,
+        caller: &Caller,
+    ) -> Result<Self, WorkError> {
+        let results = registry.results(unit, start, caller).await?;
+        let (registry, entry, changes) = (registry.clone(), results.unit.clone(), results.unit.subscribe());
+        Ok(Self { registry, entry, results, changes, is_new: true, is_over: false })
     }
-    loop {
-        tokio::select! {
-            biased;
-            chunk = results.next() => match chunk {
-                Ok(Some(chunk)) => send(Frame::Output(chunk), writer).await?,
-                Ok(None) => return send(Frame::Status(registry.report(&entry)), writer).await,
-                // No waiting brings the rest back, unless the unit is no more.
-                Err(WorkError::StdoutTruncated { found, .. }) => {
-                    registry.find(unit)?;
-                    return send(Frame::Status(registry.report_with(&entry, found)), writer).await;
+
+    /// The next frame; `None` after the final status. Not to be dropped half way.
+    ///
+    /// # Errors
+    /// The output cannot be read. In words it would be taken for a frame: the connection has to be broken.
+    pub async fn next(&mut self) -> Result<Option<Frame>, WorkError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        if std::mem::take(&mut self.is_new) {
+            self.changes.mark_unchanged();
+            let report = self.registry.status_of(&self.entry).await;
+            if !report.state.is_final() {
+                return Ok(Some(Frame::Status(report)));
+            }
+        }
+        loop {
+            tokio::select! {
+                biased;
+                chunk = self.results.next() => {
+                    let last = match chunk {
+                        Ok(Some(chunk)) => return Ok(Some(Frame::Output(chunk))),
+                        Ok(None) => self.registry.report(&self.entry),
+                        // No waiting brings the rest back, unless the unit is no more.
+                        Err(WorkError::StdoutTruncated { found, .. }) => {
+                            self.registry.find(self.entry.id.as_str())?;
+                            self.registry.report_with(&self.entry, found)
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    self.is_over = true;
+                    return Ok(Some(Frame::Status(last)));
                 }
-                Err(error) => return Err(error),
-            },
-            _ = changes.changed() => {
-                changes.mark_unchanged();
-                let report = registry.status_of(&entry).await;
-                // A final status has to wait for the output.
-                if !report.state.is_final() {
-                    send(Frame::Status(report), writer).await?;
+                _ = self.changes.changed() => {
+                    self.changes.mark_unchanged();
+                    let report = self.registry.status_of(&self.entry).await;
+                    // A final status has to wait for the output.
+                    if !report.state.is_final() {
+                        return Ok(Some(Frame::Status(report)));
+                    }
                 }
             }
         }
     }
-}
-
-async fn send(frame: Frame, writer: &mut (impl AsyncWrite + Unpin)) -> Result<(), WorkError> {
-    frame.write(writer).await.map_err(WorkError::Connection)
 }

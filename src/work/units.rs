@@ -45,6 +45,8 @@ pub(crate) struct Units {
     by_id: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     id_locks: IdLocks,
     released: Released,
+    /// Released when they were not here, each with its caller: their start may still be on its way.
+    withdrawn: Released,
     disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
 }
@@ -77,6 +79,7 @@ impl Units {
             by_id: RwLock::default(),
             id_locks: IdLocks::default(),
             released: Released::new(),
+            withdrawn: Released::new(),
             accounts: Arc::default(),
         })
     }
@@ -127,6 +130,40 @@ impl Units {
             let ago = known.and_then(|id| self.released_ago(&id));
             ago.map_or_else(|| WorkError::UnknownUnit(id.to_owned()), |ago| released(id, ago))
         })
+    }
+
+    /// The unit that is to be released. If it is not here, a start of it that comes later is refused.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`].
+    pub(crate) async fn find_to_release(&self, id: &str, by: Submitter) -> Result<Arc<Entry>, WorkError> {
+        let found = self.find(id);
+        let (Err(WorkError::UnknownUnit(_)), Ok(unit)) = (&found, id.parse()) else { return found };
+        // No submission of it is half way.
+        let _lock = self.lock_id(&unit).await;
+        let found = self.find(id);
+        if let (Err(WorkError::UnknownUnit(_)), Submitter::Node { .. }) = (&found, by) {
+            self.withdrawn.remember(&withdrawn(&unit, by));
+        }
+        found
+    }
+
+    /// Whether a unit may be made of a submission that its node has sent in one piece: it may be late, and what it is about
+    /// over. The caller has the right to give the ID.
+    ///
+    /// # Errors
+    /// [`WorkError::Released`] if its release came first.
+    pub(crate) fn check_late(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
+        if self.by_id.read().contains_key(id) {
+            return Ok(());
+        }
+        let ago = self.released_ago(id).or_else(|| self.withdrawn.ago(&withdrawn(id, by)));
+        ago.map_or(Ok(()), |ago| Err(released(id.as_str(), ago)))
+    }
+
+    /// Whether a unit of that ID was released, as far as that is remembered.
+    pub(crate) fn was_released(&self, id: &UnitId) -> bool {
+        self.released_ago(id).is_some()
     }
 
     /// How long ago a unit of that ID was released, as far as that is remembered.
@@ -261,6 +298,11 @@ impl Units {
     pub(crate) fn set_quota(&self, quota: Quota) {
         self.accounts.set_quota(quota);
     }
+}
+
+/// What is remembered of a unit that a caller released before it came: nobody else can keep it from coming.
+fn withdrawn(id: &UnitId, by: Submitter) -> String {
+    format!("{by} {id}")
 }
 
 fn released(unit: &str, ago: Duration) -> WorkError {

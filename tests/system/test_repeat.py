@@ -83,6 +83,9 @@ class Relay(Door):
             if b'"submit"' in line:
                 self.submit(line, near, asks, far, answers)
                 return
+            if b'"start"' in line:
+                self.start(line, near, asks, far, answers)
+                return
             far.sendall(line)
             answer = answers.readline()
             near.sendall(answer)
@@ -100,6 +103,27 @@ class Relay(Door):
         near.sendall(answer)
         if answer.startswith(b"ERROR"):
             return
+        self.payload(asks, far)
+        answer = answers.readline()
+        self.here("before the answer")
+        near.sendall(answer)
+        self.here("after the answer")
+
+    def start(self, line, near, asks, far, answers):
+        """Everything is sent at once, and everything that is told of the unit is the answer."""
+        self.lines.append(json.loads(line))
+        self.here("before the line")
+        far.sendall(line)
+        self.here("before the ID")
+        self.payload(asks, far)
+        answer = answers.read1(65536)
+        self.here("before the answer")
+        near.sendall(answer)
+        self.here("after the answer")
+        while data := answers.read1(65536):
+            near.sendall(data)
+
+    def payload(self, asks, far):
         self.here("before the payload")
         sent = 0
         while data := asks.read1(65536):
@@ -109,10 +133,6 @@ class Relay(Door):
                 self.here("within the payload")
         self.here("before the end")
         far.shutdown(socket.SHUT_WR)
-        answer = answers.readline()
-        self.here("before the answer")
-        near.sendall(answer)
-        self.here("after the answer")
 
 
 @pytest.fixture(scope="module", params=PEERS)

@@ -4,27 +4,26 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, Weak};
 
+use meshd::rpc::follow::ANSWER;
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    self, Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, UnitReport,
-    WorkError, follow,
+    self, Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, Submission,
+    UnitReport, WorkError, follow,
 };
 use serde_json::Value;
-use tokio::io::{
-    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream, ReadBuf,
-    ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use crate::harness::node;
+use crate::turns::{Strict, Turns};
 
 pub(crate) struct Mesh {
+    own: Weak<Self>,
     name: NodeId,
     state: Mutex<State>,
     /// Whether no node answers, as if all routes were lost, and whether the dialers know that.
@@ -34,26 +33,47 @@ pub(crate) struct Mesh {
     slow: watch::Sender<bool>,
     /// Grows with each route that is found again.
     ways: watch::Sender<u64>,
+    turns: Arc<Turns>,
 }
 
-#[derive(Default)]
 struct State {
     nodes: BTreeMap<String, Registry>,
     links: Vec<AbortHandle>,
-    go: bool,
+    peer: Peer,
     stalled: bool,
     denies: bool,
+    /// Where the next connection breaks.
+    breaks: Option<Place>,
+}
+
+/// Where a connection that starts a unit can break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    BeforeTheLine,
+    BeforeThePayload,
+    BeforeTheStart,
+    BeforeTheFirstFrame,
+    AfterTheFirstFrame,
 }
 
 impl Mesh {
     pub(crate) fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: own.clone(),
             name: node(name),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                nodes: BTreeMap::new(),
+                links: Vec::new(),
+                peer: Peer::Current,
+                stalled: false,
+                denies: false,
+                breaks: None,
+            }),
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
             slow: watch::Sender::default(),
             ways: watch::Sender::default(),
+            turns: Arc::default(),
         })
     }
 
@@ -108,7 +128,35 @@ impl Mesh {
     }
 
     pub(crate) fn pretend_go(&self, go: bool) {
-        self.state.lock().unwrap().go = go;
+        self.pretend(if go { Peer::Receptor } else { Peer::Current });
+    }
+
+    /// Nodes are of that kind.
+    pub(crate) fn pretend(&self, peer: Peer) {
+        self.state.lock().unwrap().peer = peer;
+    }
+
+    /// The next connection that comes there breaks.
+    pub(crate) fn break_at(&self, place: Place) {
+        self.state.lock().unwrap().breaks = Some(place);
+    }
+
+    /// Whether one is still to break.
+    pub(crate) fn is_to_break(&self) -> bool {
+        self.state.lock().unwrap().breaks.is_some()
+    }
+
+    /// What the other nodes take.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    fn here(&self, place: Place) -> Result<(), WorkError> {
+        let mut state = self.state.lock().unwrap();
+        match state.breaks.take_if(|breaks| *breaks == place) {
+            Some(_) => Err(WorkError::Connection(io::ErrorKind::ConnectionReset.into())),
+            None => Ok(()),
+        }
     }
 }
 
@@ -127,14 +175,16 @@ impl Dialer for Mesh {
             };
             state.links.push(tokio::spawn(silent).abort_handle());
             self.in_vain.notify_one();
-            return Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: Peer::Current }) });
+            let peer = state.peer;
+            return Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer }) });
         }
-        let (go, stalled, denies) = (state.go, state.stalled, state.denies);
-        let mode = Mode { caller: self.name.clone(), go, stalled, denies, slow: self.slow.subscribe() };
+        let State { peer, stalled, denies, .. } = *state;
+        let (slow, mesh) = (self.slow.subscribe(), self.own.clone());
+        let mode =
+            Mode { caller: self.name.clone(), go: peer == Peer::Receptor, stalled, denies, slow, mesh };
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
-        let ours = Strict { stream: ours, shut: false, far: task.abort_handle() };
-        let peer = if go { Peer::Receptor } else { Peer::Current };
+        let ours = Strict::new(ours, task.abort_handle(), self.turns.clone());
         Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer }) })
     }
 
@@ -157,47 +207,6 @@ impl Dialer for Mesh {
     }
 }
 
-/// The near end of a connection. Dropping it without a shutdown breaks the connection, as with a stream over
-/// the mesh: the far end must not take the data for complete.
-struct Strict {
-    stream: DuplexStream,
-    shut: bool,
-    far: AbortHandle,
-}
-
-impl Drop for Strict {
-    fn drop(&mut self) {
-        if !self.shut {
-            self.far.abort();
-        }
-    }
-}
-
-impl AsyncRead for Strict {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        to: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, to)
-    }
-}
-
-impl AsyncWrite for Strict {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, from)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shut = true;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 type Reader = BufReader<ReadHalf<DuplexStream>>;
 type Writer = WriteHalf<DuplexStream>;
 
@@ -208,6 +217,17 @@ struct Mode {
     stalled: bool,
     denies: bool,
     slow: watch::Receiver<bool>,
+    mesh: Weak<Mesh>,
+}
+
+impl Mode {
+    fn origin(&self) -> Origin {
+        Origin::Mesh { node: self.caller.hash(), certified: false }
+    }
+
+    fn here(&self, place: Place) -> Result<(), WorkError> {
+        self.mesh.upgrade().map_or(Ok(()), |mesh| mesh.here(place))
+    }
 }
 
 async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, mut mode: Mode) -> io::Result<()> {
@@ -220,9 +240,10 @@ async fn serve(stream: DuplexStream, name: NodeId, registry: Registry, mut mode:
         match answer(&command, &registry, &mut reader, &mut writer, &mut mode).await {
             Ok(None) => break,
             Ok(Some(text)) => writer.write_all(format!("{text}\n").as_bytes()).await?,
+            Err(WorkError::Connection(error)) => return Err(error),
             Err(error) => {
                 writer.write_all(format!("ERROR: {error}\n").as_bytes()).await?;
-                if command["subcommand"] == "submit" {
+                if ["submit", "start"].contains(&command["subcommand"].as_str().unwrap()) {
                     break;
                 }
             }
@@ -247,13 +268,15 @@ async fn answer(
     assert_eq!(command["command"], "work");
     let id = command["unitid"].as_str().unwrap_or_default();
     let start = command["startpos"].as_u64().unwrap_or_default();
-    let caller = Caller::default();
+    let signature = command["signature"].as_str().map(str::to_owned);
+    let caller = Caller { signature, ..Caller::default() };
     let told = |outcome: Outcome, done: &str, pending: &str| match outcome {
         Outcome::Done => serde_json::json!({done: id}).to_string(),
         Outcome::Pending => serde_json::json!({pending: id}).to_string(),
     };
     match command["subcommand"].as_str().unwrap() {
         "submit" => submit(command, registry, reader, writer, mode).await.map(Some),
+        "start" if !mode.go => start_at_once(command, registry, reader, writer, mode).await.map(|()| None),
         "list" => Ok(Some(listed(registry, mode.go).await?)),
         "status" if mode.denies => {
             let report = UnitReport { state: work::State::Running, ..registry.status(id).await? };
@@ -263,17 +286,21 @@ async fn answer(
         "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
+            let caller = Caller { origin: mode.origin(), ..caller };
             registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
         }
         "disclaim" if !mode.go => {
             let kind = command["worktype"].as_str().unwrap();
-            let signature = command["signature"].as_str().map(str::to_owned);
-            let report = registry.disclaim(id, kind, &Caller { signature, ..caller }).await?;
+            let report = registry.disclaim(id, kind, &caller).await?;
             let promise = serde_json::json!({ "disclaimed": id });
             Ok(Some(report.map_or(promise, |report| serde_json::to_value(report).unwrap()).to_string()))
         }
         "follow" if !mode.go => {
-            follow::serve(registry, id, start, &caller, reader, writer).await.map(|()| None)
+            let frames = follow::Frames::open(registry, id, start, &caller).await?;
+            tokio::select! {
+                told = tell(id, frames, writer, || Ok(())) => told.map(|()| None),
+                _gone = reader.read_u8() => Ok(None),
+            }
         }
         "results" => {
             let mut results = registry.results(id, start, &caller).await?;
@@ -299,13 +326,23 @@ async fn listed(registry: &Registry, go: bool) -> Result<String, WorkError> {
     Ok(units.to_string())
 }
 
-async fn submit(
-    command: &Value,
-    registry: &Registry,
-    reader: &mut Reader,
+/// Sends the frames of a unit. `between` is called behind the first one.
+async fn tell(
+    id: &str,
+    mut frames: follow::Frames,
     writer: &mut Writer,
-    mode: &mut Mode,
-) -> Result<String, WorkError> {
+    between: impl Fn() -> Result<(), WorkError>,
+) -> Result<(), WorkError> {
+    writer.write_all(format!("{ANSWER}{id}\n").as_bytes()).await.map_err(WorkError::Connection)?;
+    while let Some(frame) = frames.next().await? {
+        frame.write(writer).await.map_err(WorkError::Connection)?;
+        between()?;
+    }
+    Ok(())
+}
+
+/// What a submission asks for, and who asks.
+fn asked(command: &Value, mode: &Mode) -> (SubmitRequest, Caller) {
     let mut params: BTreeMap<String, String> = serde_json::from_value(command.clone()).unwrap();
     let mut take = |name: &str| params.remove(name).unwrap();
     let (node, work_type) = (take("node"), take("worktype"));
@@ -314,9 +351,69 @@ async fn submit(
     }
     // A Go node of 1.4 does not know the parameter, and chooses the ID itself.
     let unit_id = params.remove("workUnitID").filter(|_| !mode.go);
-    let origin = Origin::Mesh { node: mode.caller.hash(), certified: false };
-    let caller = Caller { origin, ..Caller::default() };
-    let submit = SubmitRequest { node, work_type, params, unit_id, ..SubmitRequest::default() };
+    let signature = params.remove("signature");
+    let caller = Caller { origin: mode.origin(), signature, ..Caller::default() };
+    let at_once = command["subcommand"] == "start";
+    (SubmitRequest { node, work_type, params, unit_id, at_once, ..SubmitRequest::default() }, caller)
+}
+
+async fn start_at_once(
+    command: &Value,
+    registry: &Registry,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    mode: &mut Mode,
+) -> Result<(), WorkError> {
+    mode.here(Place::BeforeTheLine)?;
+    let (request, mut caller) = asked(command, mode);
+    let tokens = caller.signature.take();
+    let mut tokens = tokens.iter().flat_map(|both| both.split(' ')).map(str::to_owned);
+    let (submitter, follower) = (tokens.next(), tokens.next());
+    let submitter = Caller { signature: submitter, ..caller.clone() };
+    let mut submission = registry.submit(request, submitter).await?;
+    let id = submission.id().to_string();
+    let follower = Caller { signature: follower, ..caller };
+    let ready = async {
+        let frames = follow::Frames::open(registry, &id, 0, &follower).await?;
+        mode.here(Place::BeforeThePayload)?;
+        drop(mode.slow.wait_for(|slow| !slow).await);
+        if mode.stalled {
+            std::future::pending::<()>().await;
+        }
+        take_payload(reader, &mut submission).await?;
+        mode.here(Place::BeforeTheStart)?;
+        Ok(frames)
+    };
+    let frames = match ready.await {
+        Ok(frames) => frames,
+        Err(error) => {
+            submission.discard("it broke".into()).await;
+            return Err(error);
+        }
+    };
+    submission.finish_or_discard().await?;
+    mode.here(Place::BeforeTheFirstFrame)?;
+    tell(&id, frames, writer, || mode.here(Place::AfterTheFirstFrame)).await
+}
+
+async fn take_payload(reader: &mut Reader, submission: &mut Submission) -> Result<(), WorkError> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match reader.read(&mut buffer).await.map_err(WorkError::Connection)? {
+            0 => return Ok(()),
+            length => submission.write(&buffer[..length]).await?,
+        }
+    }
+}
+
+async fn submit(
+    command: &Value,
+    registry: &Registry,
+    reader: &mut Reader,
+    writer: &mut Writer,
+    mode: &mut Mode,
+) -> Result<String, WorkError> {
+    let (submit, caller) = asked(command, mode);
     let mut submission = registry.submit(submit, caller).await?;
     let id = submission.id().to_string();
     drop(mode.slow.wait_for(|slow| !slow).await);
@@ -325,13 +422,7 @@ async fn submit(
     if mode.stalled {
         std::future::pending::<()>().await;
     }
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        match reader.read(&mut buffer).await.map_err(WorkError::Connection)? {
-            0 => break,
-            length => submission.write(&buffer[..length]).await?,
-        }
-    }
+    take_payload(reader, &mut submission).await?;
     let result = match submission.finish().await? {
         Started::Started => "Job Started",
         Started::Submitted => "Job Submitted",

@@ -1,6 +1,7 @@
 //! The work engine from outside: real processes of the real binary as runners, real files, and two engines
 //! that reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
+mod at_once;
 mod container_groups;
 mod control;
 mod daemon;
@@ -21,5 +22,6 @@ mod remote;
 mod restart;
 mod soak;
 mod streaming_submit;
+mod turns;
 #[path = "../support/until.rs"]
 mod until;

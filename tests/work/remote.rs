@@ -442,7 +442,7 @@ async fn a_unit_may_print_exactly_as_much_as_it_may_and_one_that_ended_with_more
 }
 
 /// The child of a job, as its control node asks for it.
-fn child(unit: &str) -> ChildRequest {
+pub(crate) fn child(unit: &str) -> ChildRequest {
     ChildRequest {
         unit: unit.to_owned(),
         node: InstanceName::from("n2"),

@@ -199,19 +199,29 @@ pub(super) async fn session_over(
     stop: CancellationToken,
     wrap: impl FnOnce(DuplexStream) -> Box<dyn ClientStream>,
 ) -> Client<DuplexStream> {
+    Client::greeted(ungreeted(context, stop, true, wrap)).await
+}
+
+/// A session of which nothing is read yet.
+pub(super) fn ungreeted(
+    context: &Context,
+    stop: CancellationToken,
+    trusted: bool,
+    wrap: impl FnOnce(DuplexStream) -> Box<dyn ClientStream>,
+) -> DuplexStream {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
         let peer = Peer {
-            origin: Origin::Unix,
-            trusted: true,
+            origin: if trusted { Origin::Unix } else { Origin::Tcp },
+            trusted,
             credentials: Default::default(),
             host: None,
             name: "test".to_owned(),
         };
         session::run(&context, link, &peer, &ServerLimits::default(), &stop).await;
     });
-    Client::greeted(near).await
+    near
 }
 
 /// A running service on a Unix socket in a directory of its own.

@@ -1,11 +1,13 @@
 //! Commands about units, with payloads and results, over a pipe in memory and over a real socket.
 
 use serde_json::json;
-use tokio::io::BufWriter;
+use tokio::io::{AsyncWriteExt, BufWriter};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::rig::{Service, context, session, session_over};
-use crate::control::ServerLimits;
+use super::rig::{Client, DEADLINE, Service, context, session, session_over, ungreeted};
+use crate::control::{Context, ServerLimits};
+use crate::rpc::follow::Frame;
 
 const ECHO: &str = "work submit localhost echo";
 
@@ -103,4 +105,72 @@ async fn a_refused_submit_leaves_the_connection_usable() {
         r#"{"command":"work","subcommand":"submit","node":"alpha","worktype":"echo","signature":"x"}"#;
     assert_eq!(client.ask(signed).await, "ERROR: work type did not expect a signature");
     assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
+}
+
+fn start(keys: &str) -> String {
+    format!(r#"{{"command":"work","subcommand":"start","node":"alpha",{keys}}}"#)
+}
+
+/// Sends a start with its payload before anything was read, and returns what comes behind the greeting.
+async fn started(
+    context: &Context,
+    trusted: bool,
+    line: &str,
+    payload: &[u8],
+) -> Client<tokio::io::DuplexStream> {
+    let mut stream = ungreeted(context, CancellationToken::new(), trusted, |far| Box::new(far));
+    stream.write_all(&[line.as_bytes(), b"\n", payload].concat()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    Client::greeted(stream).await
+}
+
+#[tokio::test]
+async fn a_start_is_one_exchange_and_can_be_followed_to_its_end() {
+    let context = context().await;
+    let line = start(r#""worktype":"echo","workUnitID":"start123""#);
+    let mut client = started(&context, true, &line, b"one\ntwo\n").await;
+    assert_eq!(client.line().await, "Following work unit start123");
+    let mut output = Vec::new();
+    loop {
+        match timeout(DEADLINE, Frame::read(&mut client.0)).await.unwrap().unwrap() {
+            Frame::Output(bytes) => output.extend_from_slice(&bytes),
+            Frame::Status(report) if report.state.is_final() => break,
+            Frame::Status(_) => {}
+        }
+    }
+    assert_eq!(output, b"one\ntwo\n");
+    assert_eq!(client.rest().await, b"");
+}
+
+#[tokio::test]
+async fn what_stands_behind_a_refused_start_is_never_a_command() {
+    let context = context().await;
+    let (held, _) = session(&context).await.submit("work submit alpha hold", b"x").await;
+    let commands = format!("work release {held}\nwork list\nreload\n").repeat(100);
+    for (trusted, keys, cause) in [
+        (true, r#""worktype":"nosuch","workUnitID":"start123""#.to_owned(), "unknown work type nosuch"),
+        (true, r#""worktype":"echo""#.to_owned(), "field workUnitID missing"),
+        (true, r#""worktype":5,"workUnitID":"start123""#.to_owned(), "submit parameters must all be strings"),
+        (true, r#""worktype":"echo","workUnitID":"a/b""#.to_owned(), ""),
+        (true, format!(r#""worktype":"echo","workUnitID":"{held}""#), "is already in use"),
+        (true, r#""worktype":"echo","workUnitID":"start123","signature":"a b""#.to_owned(), "did not expect"),
+        (true, r#""worktype":"echo","workUnitID":"start123","signature":" b""#.to_owned(), "did not expect"),
+        (
+            true,
+            r#""worktype":"echo","workUnitID":"start123","payloadlength":"3""#.to_owned(),
+            "payloadlength is 3",
+        ),
+        (
+            false,
+            r#""worktype":"echo","workUnitID":"start123","signwork":"true""#.to_owned(),
+            "is not allowed",
+        ),
+    ] {
+        let rest = started(&context, trusted, &start(&keys), commands.as_bytes()).await.rest().await;
+        let rest = String::from_utf8(rest).unwrap();
+        assert!(rest.starts_with("ERROR: ") && rest.contains(cause), "{keys}: {rest}");
+        assert_eq!(rest.lines().count(), 1, "{keys}: {rest}");
+    }
+    let list = session(&context).await.ask_json("work list").await;
+    assert_eq!(list.as_object().unwrap().keys().collect::<Vec<_>>(), [&held], "nothing is left of them");
 }

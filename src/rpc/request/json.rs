@@ -105,6 +105,7 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
     let unit = || text(&object, "unitid");
     match text(&object, "subcommand")?.to_lowercase().as_str() {
         "submit" => submit(object).map(WorkRequest::Submit),
+        "start" => start(object).map(WorkRequest::Submit).map_err(|e| RequestError::BadStart(Box::new(e))),
         "adopt" => Ok(WorkRequest::Adopt(AdoptRequest {
             node: text(&object, "node")?,
             unit: unit()?,
@@ -137,7 +138,13 @@ const ENDS_WITH_UNIT: &str = "endswithunit";
 
 fn follow(object: &Object, signature: Option<String>) -> Result<Follow, RequestError> {
     let ends_with_unit = object.get(ENDS_WITH_UNIT).is_some_and(|flag| *flag == true);
-    Ok(Follow { unit: text(object, "unitid")?, start: start(object)?, signature, ends_with_unit })
+    Ok(Follow { unit: text(object, "unitid")?, start: start_position(object)?, signature, ends_with_unit })
+}
+
+fn start(object: Object) -> Result<SubmitRequest, RequestError> {
+    let submit = submit(object)?;
+    submit.unit_id.as_ref().ok_or(RequestError::FieldMissing(CHOSEN_ID))?;
+    Ok(SubmitRequest { at_once: true, ..submit })
 }
 
 fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
@@ -158,6 +165,7 @@ fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
         signature: take("signature").and_then(given),
         payload_length: take("payloadlength").and_then(given).map(payload_length).transpose()?,
         unit_id: take(CHOSEN_ID).and_then(given),
+        at_once: false,
         params: texts,
     })
 }
@@ -173,7 +181,7 @@ fn text(object: &Object, key: &'static str) -> Result<String, RequestError> {
 }
 
 /// `startpos` must be a number; a number in quotes is refused, as by the Go node, so that clients notice.
-fn start(object: &Object) -> Result<u64, RequestError> {
+fn start_position(object: &Object) -> Result<u64, RequestError> {
     const KEY: &str = "startpos";
     let value = object.get(KEY).ok_or(RequestError::FieldMissing(KEY))?;
     let refused = |shown: String| Err(RequestError::FieldNotInteger(KEY, shown));

@@ -40,6 +40,7 @@ fn words_are_refused_in_the_texts_clients_know() {
         ("work nonsense", "bad command"),
         ("work follow a", "bad command"),
         ("work disclaim a", "bad command"),
+        ("work start a b", "bad command"),
         ("work submit", "work submit requires a target node and work type"),
         ("work submit a", "work submit requires a target node and work type"),
         ("work status", "work status requires a unit ID"),
@@ -92,6 +93,7 @@ fn json_is_refused_in_the_texts_clients_know() {
             "submit parameters must all be strings and worktype is not",
         ),
         (r#"{"command":"work","subcommand":"submit"}"#, "field node missing"),
+        (r#"{"command":"work","subcommand":"start","node":"n","worktype":"t"}"#, "field workUnitID missing"),
         (r#"{"command":"work","subcommand":"submit","node":"n"}"#, "field worktype missing"),
         (r#"{"command":"work","subcommand":"results","unitid":"a"}"#, "field startpos missing"),
         (&results("\"5\""), "field startpos value 5 is not convertible to an int"),
@@ -211,8 +213,8 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
     let parameter = "p[a-z_]{0,6}".prop_filter("a key of the request", |key| key != "payloadlength");
     let params = proptest::collection::btree_map(parameter, ".{0,9}", 0..4);
     let options = (option(), option(), option(), option(), proptest::option::of(any::<u64>()));
-    (name(), name(), params, any::<bool>(), options).prop_map(
-        |(node, work_type, params, sign_work, options)| {
+    (name(), name(), params, any::<[bool; 2]>(), options).prop_map(
+        |(node, work_type, params, [sign_work, at_once], options)| {
             let (tls_client, ttl, signature, unit_id, payload_length) = options;
             SubmitRequest {
                 node,
@@ -223,6 +225,8 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
                 sign_work,
                 signature,
                 payload_length,
+                // One that starts at once has an ID.
+                at_once: at_once && unit_id.is_some(),
                 unit_id,
             }
         },

@@ -89,6 +89,7 @@ fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
         signature: None,
         payload_length: None,
         unit_id: None,
+        at_once: false,
     })
 }
 

@@ -30,6 +30,9 @@ impl Registry {
         };
         if let Some(id) = &chosen {
             self.units.check_disclaimed(id, submitter)?;
+            if request.at_once {
+                self.units.check_late(id, submitter)?;
+            }
         }
         if let Some(id) = &chosen
             && let Some(whole) = self.earlier(id, submitter, asked).await?

@@ -275,7 +275,7 @@ impl Registry {
         leftovers: Leftovers,
         caller: &Caller,
     ) -> Result<Outcome, WorkError> {
-        let entry = match self.units.find(id) {
+        let entry = match self.units.find_to_release(id, caller.submitter()).await {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
         };

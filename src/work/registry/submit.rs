@@ -290,6 +290,25 @@ impl Submission {
         }
     }
 
+    /// The same, and nothing is kept of a unit that does not start: the answer says whether there is one.
+    ///
+    /// # Errors
+    /// Those of [`Self::finish`].
+    pub async fn finish_or_discard(self) -> Result<Started, WorkError> {
+        // Jobs see to that themselves.
+        let is_kept = self.is_whole || self.is_job();
+        let (registry, entry) = (self.registry.clone(), self.entry.clone());
+        let started = self.finish().await;
+        if started.is_err() && !is_kept && !entry.is_gone() {
+            entry.note_discarded();
+            let (status, unit) = (entry.status(), entry.clone());
+            if let Err(error) = registry.release_entry(entry, &status, true, Leftovers::Stay).await {
+                tracing::warn!(unit = %unit.id, %error, "what is left of a unit that did not start stays");
+            }
+        }
+        started
+    }
+
     /// Gives up a unit whose payload stopped half way, for this cause.
     pub async fn abort(mut self, cause: String) {
         self.fail(Event::PayloadCut(cause)).await;

@@ -14,6 +14,7 @@ use super::Remotes;
 use super::disclaim::is_inherited;
 use super::failures::{Trouble, time_of_day};
 use super::session::StepError;
+use super::start::Following;
 use crate::os::back_off::BackOff;
 use crate::wire::NodeId;
 use crate::work::signing::Verb;
@@ -97,6 +98,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
     let mut intents = link.intents.subscribe();
     let mut pauses = Pauses::new();
     let mut trouble = Trouble::default();
+    let mut started = None;
     loop {
         intents.mark_unchanged();
         let step = next_step(&entry.status(), link.news.borrow().cancelled);
@@ -122,7 +124,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
         let mut payload_ends = std::pin::pin!(payload_ends(entry));
         let mut is_back = false;
         let done = {
-            let mut attempt = std::pin::pin!(attempt(remotes, entry, step, &mut intents));
+            let mut attempt = std::pin::pin!(attempt(remotes, entry, step, started.take(), &mut intents));
             loop {
                 tokio::select! {
                     biased;
@@ -133,7 +135,8 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
         };
         match done {
             Attempt::Overtaken => {}
-            Attempt::Done(Ok(())) => {
+            Attempt::Done(Ok(following)) => {
+                started = following;
                 pauses.attempts.reset();
                 trouble = Trouble::default();
             }
@@ -161,7 +164,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
 
 /// What came of an attempt.
 enum Attempt {
-    Done(Result<(), StepError>),
+    Done(Result<Option<Box<Following>>, StepError>),
     /// Something else is to be done now.
     Overtaken,
 }
@@ -171,11 +174,12 @@ async fn attempt(
     remotes: &Arc<Remotes>,
     entry: &Arc<Entry>,
     step: Step,
+    started: Option<Box<Following>>,
     intents: &mut watch::Receiver<u64>,
 ) -> Attempt {
     let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
     tokio::select! {
-        done = remotes.perform(entry, step) => Attempt::Done(done),
+        done = remotes.perform(entry, step, started) => Attempt::Done(done),
         () = stalls(remotes, entry, step) => lost("the way to the node was lost and found again, and the connection did not go on"),
         () = disappears(remotes, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = intents.changed() => Attempt::Overtaken,
@@ -258,10 +262,16 @@ fn node_of(entry: &Entry) -> Option<NodeId> {
 }
 
 impl Remotes {
-    async fn perform(self: &Arc<Self>, entry: &Arc<Entry>, step: Step) -> Result<(), StepError> {
+    /// Takes a step. `started` is what the last one has begun, which goes on if this follows it.
+    async fn perform(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        step: Step,
+        started: Option<Box<Following>>,
+    ) -> Result<Option<Box<Following>>, StepError> {
         match step {
-            Step::Start => self.submit_there(entry).await,
-            Step::Follow => self.follow_there(entry).await,
+            Step::Start => return self.submit_there(entry).await,
+            Step::Follow => self.follow_there(entry, started).await,
             Step::Cancel => {
                 self.request(entry, Verb::Cancel).await?;
                 entry.link().news.send_modify(|news| news.cancelled = true);
@@ -286,6 +296,7 @@ impl Remotes {
             Step::Delete => self.delete_unless_there(entry).await,
             Step::Rest => Ok(()),
         }
+        .map(|()| None)
     }
 
     /// Deletes a unit of which nothing was known to be on the other node, unless something is by now.

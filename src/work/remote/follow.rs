@@ -11,6 +11,7 @@ use super::Remotes;
 use super::disclaim::{is_half_sent, is_inherited};
 use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
 use super::session::{ControlSession, StepError};
+use super::start::Following;
 use super::submit::{CHUNK, extra};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::Follow;
@@ -29,10 +30,20 @@ const POLL: Duration = Duration::from_secs(1);
 const DENIALS: u32 = 600;
 
 impl Remotes {
-    /// Copies output and state from the other node until the unit is final.
-    pub(super) async fn follow_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
+    /// Copies output and state from the other node until the unit is final; over the connection that started it, if it
+    /// is still there.
+    pub(super) async fn follow_there(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        started: Option<Box<Following>>,
+    ) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
+        let is_from_the_start = remote.stopped.is_empty() && output.length == 0;
+        if let Some(started) = started.filter(|_| is_from_the_start) {
+            let Following { mut session, first } = *started;
+            return self.receive(entry, &mut session, &mut output, Some(first)).await;
+        }
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         if !remote.stopped.is_empty() {
             return self.await_end(entry, &remote, session, output.length).await;
@@ -41,7 +52,7 @@ impl Remotes {
         let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
         let what = Follow { unit, start, signature, ends_with_unit: true };
         match session.connection.follow(what).await {
-            Ok(()) => self.receive(entry, &mut session, &mut output).await,
+            Ok(()) => self.receive(entry, &mut session, &mut output, None).await,
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
                 self.poll(entry, &remote, session, &mut output).await
             }
@@ -54,10 +65,14 @@ impl Remotes {
         entry: &Arc<Entry>,
         session: &mut ControlSession,
         output: &mut Output,
+        mut first: Option<Frame>,
     ) -> Result<(), StepError> {
         let mut is_new = true;
         loop {
-            let frame = Frame::read(session.connection.reader()).await?;
+            let frame = match first.take() {
+                Some(frame) => frame,
+                None => Frame::read(session.connection.reader()).await?,
+            };
             entry.link().note_progress();
             if std::mem::take(&mut is_new) {
                 entry.link().note_contact();

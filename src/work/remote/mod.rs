@@ -2,7 +2,7 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
-//! connection, `disclaim` has a node promise not to run a unit, `session` speaks the lines, `payload` sends it, `output`
+//! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the lines, `payload` sends it, `output`
 //! keeps what has come.
 
 mod disclaim;
@@ -13,6 +13,7 @@ mod gate;
 mod output;
 mod payload;
 mod session;
+mod start;
 mod submit;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -3,17 +3,21 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
+use tokio::sync::watch;
 
 use super::Remotes;
 use super::session::{ControlSession, StepError};
 use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::signing::PayloadHash;
-use crate::work::units::Entry;
+use crate::work::store::Store;
+use crate::work::units::{Entry, Follower, LinkHandle};
 
 /// How often it is noted, of a payload that does not come on, that this is not the other node's doing.
 const BREATH: Duration = Duration::from_millis(400);
@@ -38,60 +42,92 @@ impl Remotes {
         Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
     }
 
-    /// Sends all of the payload; of one that is still being submitted what there is and then the rest. Never ends if the
-    /// unit ends before, so that half a payload is never shut down like a whole one.
+    /// Sends all of the payload. A word of the other node ends it.
     pub(super) async fn send_payload(
         &self,
         entry: &Arc<Entry>,
         session: &mut ControlSession,
     ) -> Result<(), StepError> {
-        let path = entry.dir.file("stdin");
-        let failed = |path: &std::path::Path, e| StepError::Local(WorkError::io("read", path, e));
-        let mut file =
-            entry.dir.open("stdin", OpenOptions::new().read(true)).map_err(|e| failed(&path, e))?;
-        let link = entry.link();
-        let (mut growth, mut status) = (link.growth.subscribe(), entry.subscribe());
+        let mut payload = PayloadReader::open(self, entry)?;
+        let is_heard = AtomicBool::new(true);
         loop {
-            growth.mark_unchanged();
+            let chunk = tokio::select! {
+                chunk = payload.next(&is_heard) => chunk?,
+                () = session.connection.interrupted() => {
+                    return Err(session.connection.interruption().await.into());
+                }
+            };
+            let Some(chunk) = chunk else { return Ok(()) };
+            session.connection.send(&chunk).await?;
+            entry.link().note_progress();
+        }
+    }
+}
+
+/// A payload, read from its file; of one that is still being submitted what there is and then the rest.
+pub(super) struct PayloadReader {
+    store: Store,
+    path: PathBuf,
+    /// Absent while it is read.
+    file: Option<File>,
+    link: LinkHandle,
+    growth: watch::Receiver<u64>,
+    status: Follower,
+    is_read: bool,
+}
+
+impl PayloadReader {
+    pub(super) fn open(remotes: &Remotes, entry: &Arc<Entry>) -> Result<Self, StepError> {
+        let path = entry.dir.file("stdin");
+        let file = entry.dir.open("stdin", OpenOptions::new().read(true));
+        let file = Some(file.map_err(|e| WorkError::io("read", &path, e))?);
+        let (store, link, status) = (remotes.units.store().clone(), entry.link(), entry.subscribe());
+        let growth = link.growth.subscribe();
+        Ok(Self { store, path, file, link, growth, status, is_read: false })
+    }
+
+    /// The next piece; `None` at the end. Never ends if the unit ends before, so that half a payload is never shut down
+    /// like a whole one. Once the node `is_heard`, it is the client that is waited for. If this is dropped, nothing
+    /// more can be read.
+    pub(super) async fn next(&mut self, is_heard: &AtomicBool) -> Result<Option<Vec<u8>>, StepError> {
+        while !self.is_read {
+            self.growth.mark_unchanged();
             // Before the file is read: what is complete by then does not grow any more.
             let (ended, whole) = {
-                let life = &status.borrow_and_update().life;
+                let life = &self.status.borrow_and_update().life;
                 (life.state.is_final(), !life.awaits_payload)
             };
-            if ended {
+            let Some(mut file) = self.file.take().filter(|_| !ended) else {
                 // The driver sees it too, and gives this up.
                 return std::future::pending().await;
-            }
+            };
             let read = move || {
                 let mut chunk = vec![0; CHUNK];
-                let read = file.read(&mut chunk);
-                read.map(|length| {
-                    chunk.truncate(length);
-                    (file, chunk)
-                })
+                let length = file.read(&mut chunk)?;
+                chunk.truncate(length);
+                io::Result::Ok((file, chunk))
             };
-            let chunk;
-            (file, chunk) = self.units.store().blocking(read).await.map_err(|e| failed(&path, e))?;
+            let read = self.store.blocking(read).await;
+            let (file, chunk) = read.map_err(|e| WorkError::io("read", &self.path, e))?;
+            self.file = Some(file);
+            // Of a regular file, less than was asked for is all that there is.
+            self.is_read = whole && chunk.len() < CHUNK;
             if !chunk.is_empty() {
-                session.connection.send(&chunk).await?;
-                link.note_progress();
+                return Ok(Some(chunk));
             }
-            if chunk.len() < CHUNK {
-                // Of a regular file, less than was asked for is all that there is.
-                if whole {
-                    return Ok(());
-                }
+            if !self.is_read {
                 tokio::select! {
-                    _ = growth.changed() => {}
-                    _ = status.changed() => {}
-                    () = session.connection.interrupted() => {
-                        return Err(session.connection.interruption().await.into());
+                    _ = self.growth.changed() => {}
+                    _ = self.status.changed() => {}
+                    () = tokio::time::sleep(BREATH) => {
+                        if is_heard.load(Ordering::Relaxed) {
+                            self.link.note_progress();
+                        }
                     }
-                    // It is the client that is waited for.
-                    () = tokio::time::sleep(BREATH) => link.note_progress(),
                 }
             }
         }
+        Ok(None)
     }
 }
 

@@ -63,6 +63,9 @@ impl From<CallError> for StepError {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Refused(line) => Self::Refused(line),
+            CallError::NotControl { address, greeting } => {
+                Self::Connection(format!("while expecting node ID {address}, got message: {greeting}"))
+            }
             other => Self::Connection(other.to_string()),
         }
     }
@@ -83,7 +86,7 @@ impl StepError {
     }
 }
 
-/// An open connection, past its greeting.
+/// An open connection. No answer is believed before the greeting of the right node.
 pub(super) struct ControlSession {
     pub(super) connection: ControlConnection,
     /// What speaks at the other end.
@@ -91,22 +94,16 @@ pub(super) struct ControlSession {
 }
 
 impl ControlSession {
-    /// Dials the node's control service and checks that the right node answers.
+    /// Dials the node's control service, and where a request has to wait for it, takes its greeting.
     pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = timeout(CONNECT, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
         let late = |_| StepError::Connection(format!("dialling took longer than {CONNECT:?}"));
         let Dialed { stream, peer } = dialing.map_err(late)??;
-        let wrong = |greeting| {
-            StepError::Connection(format!("while expecting node ID {node}, got message: {greeting}"))
-        };
-        let connection = match ControlConnection::open(stream, node.as_str(), LIMITS).await {
-            Err(CallError::NotControl { greeting, .. }) => return Err(wrong(greeting)),
-            opened => opened?,
-        };
-        if connection.node() != node.as_str() {
-            return Err(wrong(format!("Receptor Control, node {}", connection.node())));
+        let mut connection = ControlConnection::to_node(stream, node.as_str(), LIMITS);
+        if !peer.takes_all_at_once() {
+            connection.greeted().await?;
         }
         Ok(Self { connection, peer })
     }
@@ -174,6 +171,53 @@ mod tests {
     use super::*;
     use crate::rpc::request::{Request, WorkRequest};
 
+    /// A node that greets like this, and agrees to everything.
+    struct Greets(NodeId, Peer, &'static str);
+
+    impl Dialer for Greets {
+        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> crate::work::Dialing {
+            let (ours, mut theirs) = tokio::io::duplex(1024);
+            let (said, peer) = (format!("{}\n{{\"released\":\"x\"}}\n", self.2), self.1);
+            Box::pin(async move {
+                tokio::io::AsyncWriteExt::write_all(&mut theirs, said.as_bytes()).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy(&mut theirs, &mut tokio::io::sink()).await });
+                Ok(Dialed { stream: Box::new(ours), peer })
+            })
+        }
+
+        fn knows_profile(&self, _name: &str) -> bool {
+            false
+        }
+
+        fn node_id(&self) -> &NodeId {
+            &self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_believed_before_the_greeting_of_the_right_node() {
+        let remote = RemoteExtra { remote_node: "n2".into(), ..RemoteExtra::default() };
+        let release =
+            WorkRequest::Release { unit: "x".to_owned(), force: false, sweep: false, signature: None };
+        let release = Request::Work(release);
+        for peer in [Peer::Current, Peer::Private] {
+            for greeting in ["Receptor Control, node n2", "Receptor Control, node n3", "SSH-2.0"] {
+                let dialer = Greets(NodeId::new("n1").unwrap(), peer, greeting);
+                let asked = async {
+                    let mut session = ControlSession::connect(&dialer, &remote).await?;
+                    Ok::<_, StepError>(session.connection.command(&release).await?)
+                };
+                match asked.await {
+                    Ok(_) => assert!(greeting.ends_with("n2"), "{greeting}"),
+                    Err(error) => assert_eq!(
+                        error.to_string(),
+                        format!("while expecting node ID n2, got message: {greeting}")
+                    ),
+                }
+            }
+        }
+    }
+
     #[test]
     fn parameters_cannot_replace_the_command() {
         let remote = RemoteExtra {
@@ -218,6 +262,7 @@ mod tests {
         let (asked, fallback) = ("--private-data-dir=${MESHD_RUN_DIR}/a --delete", ("rundir", "/srv/run"));
         let child = [("params", asked), fallback];
         assert_eq!(params(&child, Peer::Current), one(asked));
+        assert_eq!(params(&child, Peer::Private), one(asked));
         for peer in [Peer::Repeating, Peer::Earlier, Peer::Receptor] {
             assert_eq!(params(&child, peer), one("--private-data-dir=/srv/run/a --delete"), "{peer:?}");
             assert_eq!(params(&[("params", asked)], peer), one(asked), "nothing is known to put there");

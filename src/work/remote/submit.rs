@@ -8,8 +8,9 @@ use super::Remotes;
 use super::driver;
 use super::follow::ask_status;
 use super::session::{ControlSession, LIMITS, StepError, params_for, submission};
+use super::start::Following;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
-use crate::rpc::{CallError, ErrorCode};
+use crate::rpc::{CallError, ErrorCode, ErrorLine};
 use crate::stream::Peer;
 use crate::wire::NodeId;
 use crate::work::WorkError;
@@ -26,8 +27,11 @@ pub(super) const CHUNK: usize = 128 * 1024;
 const PATIENT_LOOKS: u32 = 3;
 
 impl Remotes {
-    /// Has the other node take the unit with its payload.
-    pub(super) async fn submit_there(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), StepError> {
+    /// Has the other node take the unit with its payload. One that takes all of it at once tells of it from then on.
+    pub(super) async fn submit_there(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+    ) -> Result<Option<Box<Following>>, StepError> {
         let link = entry.link();
         // First, so that what an earlier attempt still does is either seen below or undone by itself.
         let attempt = link.begin_attempt();
@@ -43,7 +47,8 @@ impl Remotes {
             && !repeats
             && self.is_there(entry, &remote, &mut session).await?
         {
-            return self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await;
+            self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await?;
+            return Ok(None);
         }
         let fresh = chosen.filter(|id| !is_known(id));
         if let Some(id) = fresh {
@@ -51,10 +56,22 @@ impl Remotes {
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
+        let is_first = fresh.is_some();
         let params = params_for(&entry.id, &remote, session.peer);
         let signature = self.sign_submission(&remote, &params, chosen, payload)?;
+        // A start is refused where its ID was released (docs/protocol.md#start): one that is used again goes in steps.
+        if session.peer.takes_all_at_once() && chosen.is_some() && !self.units.was_released(&entry.id) {
+            let to_follow = self.sign_request(&extra(entry), Verb::Results)?;
+            let both = signature.zip(to_follow).map(|(submit, follow)| format!("{submit} {follow}"));
+            let request = submission(&remote, params, chosen, both);
+            link.set_half_there(false);
+            return match self.start_there(entry, session, request).await {
+                Err(StepError::Refused(line)) => Err(self.note_refusal(entry, line, is_first).await),
+                started => Ok(Some(Box::new(started?))),
+            };
+        }
         let request = submission(&remote, params, chosen, signature);
-        let try_it = Try { attempt, is_first: fresh.is_some() };
+        let try_it = Try { attempt, is_first };
         let (remotes, unit) = (self.clone(), entry.clone());
         link.set_half_there(true);
         let mut session =
@@ -66,7 +83,20 @@ impl Remotes {
         session.connection.finish(LIMITS.answer).await?;
         link.note_contact();
         // A restart that finds the ID alone asks there what has become of it.
-        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
+        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await?;
+        Ok(None)
+    }
+
+    /// Forgets an ID that is not this unit's on the node, which has refused it.
+    async fn note_refusal(&self, entry: &Arc<Entry>, line: ErrorLine, is_first: bool) -> StepError {
+        if is_first || line.code() == ErrorCode::UnitIdInUse {
+            // What has that ID there, if anything, is not this unit.
+            let forget = |remote: &mut RemoteExtra| remote.remote_unit_id = Box::default();
+            if let Err(error) = self.note(entry, Durability::Deferred, forget).await {
+                return error;
+            }
+        }
+        StepError::Refused(line)
     }
 
     /// Has the other node make the unit. A node that knows of no chosen ID gives it one of its own, which is written
@@ -81,14 +111,7 @@ impl Remotes {
     ) -> Result<ControlSession, StepError> {
         let bad = |answer: &str| StepError::refused(format!("could not parse response: {answer}"));
         let id = match session.connection.submit(request).await {
-            Err(CallError::Refused(line)) => {
-                if is_first || line.code() == ErrorCode::UnitIdInUse {
-                    // What has that ID there, if anything, is not this unit.
-                    self.note(entry, Durability::Deferred, |remote| remote.remote_unit_id = Box::default())
-                        .await?;
-                }
-                return Err(StepError::Refused(line));
-            }
+            Err(CallError::Refused(line)) => return Err(self.note_refusal(entry, line, is_first).await),
             Err(CallError::Protocol { answer, .. }) => return Err(bad(&answer)),
             Ok(id) if id.parse::<UnitId>().is_err() => return Err(bad(&id)),
             id => id?,
@@ -254,7 +277,9 @@ struct Try {
 /// The ID under which a unit is submitted to a node: its own here, where the node is known, or may be one, to take it.
 fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
     match peer {
-        Peer::Current | Peer::Repeating | Peer::Receptor => Some(id).filter(|id| id.is_choosable()),
+        Peer::Current | Peer::Private | Peer::Repeating | Peer::Receptor => {
+            Some(id).filter(|id| id.is_choosable())
+        }
         // It would take it for a parameter.
         Peer::Earlier => None,
     }

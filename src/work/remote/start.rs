@@ -1,0 +1,102 @@
+//! The start of a unit on a node that takes all of it at once: the request, its payload and the wish to follow it go out
+//! together, and the first frame that comes back says that the unit is durable there. Knows nothing of earlier attempts.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+use super::Remotes;
+use super::payload::PayloadReader;
+use super::session::{ControlSession, LIMITS, StepError};
+use crate::rpc::follow::{ANSWER, Frame};
+use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
+use crate::work::store::Durability;
+use crate::work::unit::Event;
+use crate::work::units::Entry;
+
+/// How long a node that takes no more may need to say why: its words are on their way by then.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// A unit that was started, whose output and states come from here on, from its first byte.
+pub(super) struct Following {
+    pub(super) session: ControlSession,
+    pub(super) first: Frame,
+}
+
+impl Remotes {
+    /// Has the other node take the unit with its payload, and tell of it on the same connection.
+    pub(super) async fn start_there(
+        &self,
+        entry: &Arc<Entry>,
+        mut session: ControlSession,
+        request: SubmitRequest,
+    ) -> Result<Following, StepError> {
+        let first = self.exchange(entry, &mut session, request).await?;
+        entry.link().note_contact();
+        // A restart that finds the ID alone starts it again, which is the same unit there.
+        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await?;
+        Ok(Following { session, first })
+    }
+
+    /// Sends all that there is to be sent, and waits for the first frame.
+    async fn exchange(
+        &self,
+        entry: &Arc<Entry>,
+        session: &mut ControlSession,
+        request: SubmitRequest,
+    ) -> Result<Frame, StepError> {
+        let (link, store) = (entry.link(), self.units.store());
+        let mut payload = PayloadReader::open(self, entry)?;
+        let mut writer = entry.writer(store).await;
+        if writer.status().life.awaits_payload {
+            // It is not the node that is waited for any more.
+            writer.apply(Event::PayloadAwaited, Durability::Volatile).await;
+        }
+        drop(writer);
+        let line = Request::Work(WorkRequest::Submit(SubmitRequest { at_once: true, ..request })).to_line();
+        let is_heard = AtomicBool::new(false);
+        let (answers, writer) = session.connection.halves();
+        let sending = async {
+            writer.write_all(line.as_bytes()).await?;
+            while let Some(chunk) = payload.next(&is_heard).await? {
+                writer.write_all(&chunk).await?;
+                // What is sent before the node is heard may go nowhere.
+                if is_heard.load(Ordering::Relaxed) {
+                    link.note_progress();
+                }
+            }
+            // A restart must not find a unit that has started there with a payload that still comes.
+            entry.save(store).await?;
+            Ok::<_, StepError>(writer.shutdown().await?)
+        };
+        let mut answer = pin!(async {
+            answers.greeted().await?;
+            is_heard.store(true, Ordering::Relaxed);
+            link.note_progress();
+            let line = answers.next("answer to the start").await?;
+            match line.starts_with(ANSWER) {
+                true => Ok::<_, StepError>(Frame::read(answers.reader()).await?),
+                false => Err(StepError::Connection(format!("unexpected answer to work start: {line}"))),
+            }
+        });
+        tokio::select! {
+            biased;
+            // A refusal, or the end: nothing else comes before the end of the payload.
+            early = &mut answer => early.and(Err(StepError::Connection("it answered too early".into()))),
+            sent = sending => match sent {
+                Ok(()) => timeout(LIMITS.answer, answer).await.unwrap_or_else(|_| {
+                    Err(StepError::Connection(format!("no answer to the start within {:?}", LIMITS.answer)))
+                }),
+                // Its words count more than our failure.
+                Err(failed) => match timeout(LAST_WORD, answer).await {
+                    Ok(Err(refused @ StepError::Refused(_))) => Err(refused),
+                    Ok(_) | Err(_) => Err(failed),
+                },
+            },
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Units that start on another node in one exchange: connections that break at each step of it, refusals, signatures, and
+//! what comes late.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meshd::rpc::request::SubmitRequest;
+use meshd::stream::Peer;
+use meshd::work::signing::{Signer, Verifier};
+use meshd::work::{Caller, Origin, Registry, Started, State, WorkError};
+
+use crate::control::Place;
+use crate::harness::*;
+use crate::remote::{Pair, sh, starts};
+
+const PLACES: [Place; 5] = [
+    Place::BeforeTheLine,
+    Place::BeforeThePayload,
+    Place::BeforeTheStart,
+    Place::BeforeTheFirstFrame,
+    Place::AfterTheFirstFrame,
+];
+
+async fn signing() -> Pair {
+    let certs = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs");
+    let signer = Signer::open(&certs.join("work.key"), Duration::from_secs(60)).unwrap();
+    let pair = Pair::with(|options| options.signer = Some(Arc::new(signer))).await;
+    let verifier = Verifier::open(&certs.join("work.pub"), node("n2")).unwrap();
+    pair.far.set_verifier(Some(Arc::new(verifier)));
+    pair
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_at_any_step_neither_loses_a_unit_nor_runs_it_twice() {
+    for (place, signed) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
+        let pair = signing().await;
+        pair.mesh.break_at(place);
+        let payload = bytes(300_000);
+        let runs = pair.temp.path().join("runs");
+        let request = match signed {
+            true => SubmitRequest { sign_work: true, ..request("n2", "signed", "") },
+            false => sh(&format!("echo >>{}; cat", runs.display())),
+        };
+        let id = run_as(&pair.near, request, &payload).await;
+        assert!(collect(&pair.near, &id, 0).await == payload, "{place:?} signed: {signed}");
+        assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded);
+        assert!(!pair.mesh.is_to_break(), "{place:?}");
+        assert_eq!(pair.far.list(None).await.unwrap().len(), 1, "{place:?}");
+        assert!(signed || std::fs::read(&runs).unwrap() == b"\n", "{place:?}: it ran once");
+    }
+}
+
+#[tokio::test]
+async fn a_near_daemon_that_ends_at_any_step_goes_on_with_the_same_unit() {
+    for place in PLACES {
+        let pair = Pair::new().await;
+        pair.mesh.break_at(place);
+        let runs = pair.temp.path().join("runs");
+        let submission =
+            pair.near.submit(sh(&format!("echo >>{}; cat", runs.display())), me()).await.unwrap();
+        let id = submission.id().to_string();
+        let finish = tokio::spawn(submission.finish());
+        eventually("it breaks", || !pair.mesh.is_to_break()).await;
+        finish.abort();
+        let pair = pair.restart_near().await;
+        pair.mesh.set("n2", pair.far.clone());
+        assert_eq!(finished(&pair.near, &id).await.state, State::Succeeded, "{place:?}");
+        assert_eq!(std::fs::read(&runs).unwrap(), b"\n", "{place:?}: it ran once");
+        assert_eq!(pair.far.list(None).await.unwrap().len(), 1, "{place:?}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_from_before_are_asked_step_by_step() {
+    for kind in [Peer::Private, Peer::Repeating, Peer::Earlier] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend(kind);
+        // Nobody asks for a start: it would fail here.
+        PLACES.into_iter().for_each(|place| pair.mesh.break_at(place));
+        let (id, started) = starts(&pair.near, sh("echo x")).await;
+        assert_eq!(started, Started::Started);
+        assert_eq!(collect(&pair.near, &id, 0).await, b"x\n");
+        assert!(pair.mesh.is_to_break(), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_other_node_refuses_leaves_nothing_there_and_its_id_is_forgotten() {
+    let pair = signing().await;
+    let signed = |kind: &str| SubmitRequest { sign_work: true, ..request("n2", kind, "") };
+    for (request, cause) in [
+        (request("n2", "none", ""), "unknown work type none"),
+        (request("n2", "nothing", ""), "/nonexistent/program"),
+        (signed("cat"), "work type did not expect a signature"),
+        (request("n2", "signed", ""), "could not verify signature: signature is empty"),
+    ] {
+        let submission = pair.near.submit(request, me()).await.unwrap();
+        let id = submission.id().to_string();
+        let error = within(submission.finish()).await.unwrap_err().to_string();
+        assert!(error.starts_with("error from remote: ") && error.contains(cause), "{error}");
+        let report = finished(&pair.near, &id).await;
+        assert_eq!(
+            (report.state, &report.extra_data["RemoteUnitID"]),
+            (State::Failed, &"".into()),
+            "{error}"
+        );
+        assert!(pair.far.list(None).await.unwrap().is_empty(), "{error}");
+    }
+}
+
+fn sender(name: &str) -> Caller {
+    Caller { origin: Origin::Mesh { node: node(name).hash(), certified: false }, ..Caller::default() }
+}
+
+/// What a node answers to a submission that it gets from another one.
+async fn submitted(registry: &Registry, unit: &str, at_once: bool, by: &str) -> Result<(), WorkError> {
+    let asked =
+        SubmitRequest { unit_id: Some(unit.to_owned()), at_once, ..request("localhost", "sh", "true") };
+    registry.submit(asked, sender(by)).await?.finish().await.map(drop)
+}
+
+#[tokio::test]
+async fn a_start_that_comes_after_its_release_is_refused() {
+    let Engine { registry, temp: _temp } = Engine::new().await;
+    // It was never here: its release has overtaken it.
+    let unknown = within(registry.release("early123", false, &sender("n2"))).await;
+    assert!(matches!(unknown, Err(WorkError::UnknownUnit(_))), "{unknown:?}");
+    let late = submitted(&registry, "early123", true, "n2").await;
+    assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
+    assert!(registry.list(None).await.unwrap().is_empty());
+    // Nobody else has withdrawn it, and an exchange in steps ends with its connection.
+    submitted(&registry, "early123", true, "n3").await.unwrap();
+    within(registry.release("early123", true, &sender("n3"))).await.unwrap();
+    submitted(&registry, "early123", false, "n2").await.unwrap();
+    within(registry.release("early123", true, &sender("n2"))).await.unwrap();
+    // It was here, and a repetition was on its way.
+    let late = submitted(&registry, "early123", true, "n2").await;
+    assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
+}
+
+#[tokio::test]
+async fn an_id_that_a_client_uses_again_is_not_late() {
+    let pair = Pair::new().await;
+    for _ in 0..2 {
+        let again = SubmitRequest { unit_id: Some("again123".into()), ..sh("echo x") };
+        let id = run_as(&pair.near, again, b"").await;
+        assert_eq!(collect(&pair.near, &id, 0).await, b"x\n");
+        within(pair.near.release(&id, false, &me())).await.unwrap();
+        assert!(pair.far.list(None).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_unit_that_is_cancelled_before_the_answer_ends_there() {
+    let pair = Pair::new().await;
+    pair.mesh.stall(true);
+    let submission = pair.near.submit(sh("exec sleep 1000"), me()).await.unwrap();
+    let id = submission.id().to_string();
+    tokio::spawn(submission.finish());
+    until(&pair.near, &id, |report| report.extra_data["RemoteUnitID"] == id.as_str()).await;
+    within(pair.near.release(&id, false, &me())).await.unwrap();
+    pair.mesh.stall(false);
+    pair.mesh.cut();
+    emptied(&pair.far).await;
+    assert!(pair.near.status(&id).await.is_err());
+}

@@ -1,0 +1,261 @@
+//! Round trips between two nodes, counted instead of timed, and compared with the table in docs/performance.md.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use meshd::controller::children::RegistryChildren;
+use meshd::controller::core::ChildEnd;
+use meshd::controller::driver::world::{ChildNews, Children as _};
+use meshd::rpc::request::SubmitRequest;
+use meshd::stream::Peer;
+use meshd::work::{Outcome, Started};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::harness::*;
+use crate::remote::{Pair, child, sh, starts};
+
+/// Counts the turns that a dialer waits for, one after the other, on all of its connections: what comes back on one takes
+/// a turn more than had been taken when the last byte was sent on it. May hold back what takes more than it allows.
+#[derive(Default)]
+pub(crate) struct Turns {
+    state: Mutex<TurnsTaken>,
+    held: Notify,
+}
+
+#[derive(Default)]
+struct TurnsTaken {
+    taken: u32,
+    most: Option<u32>,
+    waiting: Vec<Waker>,
+}
+
+impl Turns {
+    /// Allows so many from here on.
+    pub(crate) fn allow(&self, more: u32) {
+        let mut state = self.state.lock().unwrap();
+        state.most = Some(state.taken + more);
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Allows any number.
+    pub(crate) fn allow_all(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.most = None;
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Completes once something waits for one that is not allowed.
+    pub(crate) async fn held(&self) {
+        self.held.notified().await;
+    }
+
+    fn taken(&self) -> u32 {
+        self.state.lock().unwrap().taken
+    }
+
+    fn is_allowed(&self, turn: u32, cx: &Context<'_>) -> bool {
+        let mut state = self.state.lock().unwrap();
+        let is_allowed = state.most.is_none_or(|most| turn <= most);
+        if !is_allowed {
+            state.waiting.push(cx.waker().clone());
+            self.held.notify_one();
+        }
+        is_allowed
+    }
+
+    fn take(&self, turn: u32) {
+        let mut state = self.state.lock().unwrap();
+        state.taken = state.taken.max(turn);
+    }
+}
+
+/// The near end of a connection. Dropping it without a shutdown breaks the connection, as with a stream over
+/// the mesh: the far end must not take the data for complete.
+pub(crate) struct Strict {
+    stream: DuplexStream,
+    shut: bool,
+    far: AbortHandle,
+    turns: Arc<Turns>,
+    /// The turns that had been taken when something was sent last.
+    sent_at: u32,
+}
+
+impl Strict {
+    pub(crate) fn new(stream: DuplexStream, far: AbortHandle, turns: Arc<Turns>) -> Self {
+        let sent_at = turns.taken();
+        Self { stream, shut: false, far, turns, sent_at }
+    }
+}
+
+impl Drop for Strict {
+    fn drop(&mut self) {
+        if !self.shut {
+            self.far.abort();
+        }
+    }
+}
+
+impl AsyncRead for Strict {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let turn = self.sent_at + 1;
+        if !self.turns.is_allowed(turn, cx) {
+            return Poll::Pending;
+        }
+        let before = to.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, to);
+        if to.filled().len() > before {
+            self.turns.take(turn);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Strict {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        self.sent_at = self.turns.taken();
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (self.shut, self.sent_at) = (true, self.turns.taken());
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The kinds of node that the table in docs/performance.md has a column for.
+const KINDS: [Peer; 2] = [Peer::Current, Peer::Private];
+
+/// The turns of a row of that table, one for each kind.
+fn row(name: &str) -> [u32; KINDS.len()] {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let row = page.lines().find_map(|line| line.strip_prefix(&format!("| {name} | "))).expect(name);
+    let turns: Vec<u32> =
+        row.trim_end_matches(" |").split(" | ").map(|turns| turns.parse().unwrap()).collect();
+    turns.try_into().unwrap()
+}
+
+/// Checks that something takes exactly so many turns.
+async fn takes<T: Send + 'static>(
+    pair: &Pair,
+    turns: u32,
+    what: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let counted = pair.mesh.turns();
+    counted.allow(turns - 1);
+    let done = tokio::spawn(what);
+    within(counted.held()).await;
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!done.is_finished(), "fewer than {turns} turns are enough");
+    counted.allow(1);
+    let done = within(done).await.unwrap();
+    counted.allow_all();
+    done
+}
+
+async fn pair(kind: Peer) -> Pair {
+    let pair = Pair::new().await;
+    pair.mesh.pretend(kind);
+    pair
+}
+
+#[tokio::test]
+async fn a_start_takes_as_many_turns_as_the_table_says() {
+    for (kind, turns) in KINDS.into_iter().zip(row("`work submit`, until `Job Started`")) {
+        let pair = pair(kind).await;
+        let near = pair.near.clone();
+        let (_, started) = takes(&pair, turns, async move { starts(&near, sh("echo x")).await }).await;
+        assert_eq!(started, Started::Started, "{kind:?}");
+    }
+    for (kind, turns) in KINDS.into_iter().zip(row("`work submit`, until the end of its output")) {
+        let pair = pair(kind).await;
+        let near = pair.near.clone();
+        let echo = async move {
+            let id = run_as(&near, request("n2", "cat", ""), &bytes(60_000)).await;
+            collect(&near, &id, 0).await
+        };
+        assert_eq!(takes(&pair, turns, echo).await, bytes(60_000), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_payload_is_there_before_anything_has_come_back() {
+    let pair = pair(Peer::Current).await;
+    let (near, payload) = (pair.near.clone(), bytes(3_000_000));
+    pair.mesh.turns().allow(0);
+    let asked = SubmitRequest { unit_id: Some("large123".into()), ..request("n2", "cat", "") };
+    let sent = payload.clone();
+    let id = tokio::spawn(async move { run_as(&near, asked, &sent).await });
+    within(async {
+        while pair.far.status("large123").await.map_or(true, |report| report.stdout_size < 3_000_000) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(!id.is_finished());
+    pair.mesh.turns().allow(1);
+    let id = within(id).await.unwrap();
+    assert!(collect(&pair.near, &id, 0).await == payload);
+}
+
+#[tokio::test]
+async fn other_requests_take_as_many_turns_as_the_table_says() {
+    for (kind, ((cancel, release), follow)) in
+        KINDS.into_iter().zip(row("`work cancel`").into_iter().zip(row("`work release`")).zip(row(FOLLOW)))
+    {
+        let pair = pair(kind).await;
+        let fifo = pair.temp.path().join("fifo");
+        let id = pair
+            .run(&format!("mkfifo {0}; echo one; read x <{0}; echo two; exec sleep 1000", fifo.display()))
+            .await;
+        until(&pair.near, &id, |report| report.stdout_size == 4).await;
+        pair.mesh.cut();
+        let (near, unit) = (pair.near.clone(), id.clone());
+        let more = async move {
+            tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+            until(&near, &unit, |report| report.stdout_size == 8).await
+        };
+        takes(&pair, follow, more).await;
+        let (near, unit) = (pair.near.clone(), id.clone());
+        let cancelled = takes(&pair, cancel, async move { near.cancel(&unit, &me()).await }).await;
+        assert_eq!(cancelled.unwrap(), Outcome::Done, "{kind:?}");
+        finished(&pair.near, &id).await;
+        let near = pair.near.clone();
+        let released = takes(&pair, release, async move { near.release(&id, false, &me()).await }).await;
+        assert_eq!(released.unwrap(), Outcome::Done, "{kind:?}");
+    }
+}
+
+const FOLLOW: &str = "following a unit again, after its connection broke";
+
+#[tokio::test]
+async fn a_promise_takes_as_many_turns_as_the_table_says() {
+    for (kind, turns) in
+        KINDS.into_iter().zip(row("`work adopt` of a unit that is not there, until its promise"))
+    {
+        let pair = pair(kind).await;
+        let children = RegistryChildren(pair.near.clone());
+        let unit = "c000000abn1a1r00000001";
+        let end = async move {
+            children.adopt(child(unit)).await.unwrap();
+            let mut stream = children.follow(unit.to_owned(), 0).await;
+            stream.next().await
+        };
+        assert!(matches!(takes(&pair, turns, end).await, ChildNews::Ended { end: ChildEnd::Unknown, .. }));
+    }
+}
