@@ -261,6 +261,11 @@ impl JobDriver {
     }
 
     pub(super) async fn look_around(self: &Arc<Self>) -> Result<(), Error> {
+        if let Some(job) = self.store.lost(self.published.jobs()).await?.first() {
+            tracing::warn!(%job, "the store has lost its last commits: a job that was stored is not there");
+            self.lease.note_lost_commits();
+            return Err(Error::Fenced(Fenced(self.fence())));
+        }
         self.forget_foreign().await?;
         self.show_pending().await
     }

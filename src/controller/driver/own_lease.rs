@@ -93,6 +93,11 @@ impl OwnLease {
         self.all.lock().alive()
     }
 
+    /// The store has lost commits of which no lease tells.
+    pub(super) fn note_lost_commits(&self) {
+        self.has_gone_back.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn has_gone_back(&self) -> bool {
         self.has_gone_back.load(Ordering::Relaxed)
     }

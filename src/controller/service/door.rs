@@ -166,6 +166,11 @@ impl Door {
                 }
                 // In an older copy of the store the number may have become another job's.
                 Ok(detail) => Some(detail),
+                Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
+                    let detail = format!("job {job} was deleted");
+                    unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+                    return Ok(());
+                }
                 Err(Error::NoJob(_)) => None,
                 Err(error) => return Err(error),
             };

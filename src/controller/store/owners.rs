@@ -3,7 +3,7 @@
 //! It reads and writes the rows by which control nodes see that others live, and compares them with what its caller has
 //! seen. The core decides who is lost and who inherits; here that becomes one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::Error;
@@ -63,6 +63,26 @@ impl Store {
             );
             let read = |mut row: Row| Ok((row.take()?, row.take()?));
             sql.query(&query, &[])?.into_iter().map(read).collect()
+        })
+        .await
+    }
+
+    /// Those of these jobs that are not there, though no operator has deleted them.
+    pub async fn lost(&self, ids: Vec<JobId>) -> Result<Vec<JobId>, Error> {
+        self.read(move |sql| {
+            let mut missing: BTreeSet<JobId> = ids.iter().copied().collect();
+            let query = format!("SELECT id FROM job WHERE id IN ({})", list(ids.iter().copied()));
+            for mut row in sql.query(&query, &[])? {
+                missing.remove(&row.take()?);
+            }
+            let mut lost = Vec::new();
+            for id in missing {
+                let deleted = "SELECT 1 FROM audit WHERE op = 'job.delete' AND target = $1 LIMIT 1";
+                if sql.query(deleted, values![id.to_string()])?.is_empty() {
+                    lost.push(id);
+                }
+            }
+            Ok(lost)
         })
         .await
     }

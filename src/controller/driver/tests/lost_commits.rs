@@ -118,3 +118,20 @@ fn a_second_unit_of_a_job_that_was_not_placed_yet_stays_that_too() {
     site.until("it to be known again", || site.job(job).is_shown_by(&OWN.into(), &second));
     assert!(!site.unit(&second).unwrap().state.is_final());
 }
+
+#[test]
+fn a_lost_job_is_noticed_also_if_no_lease_shows_it_and_a_deleted_one_is_not_lost() {
+    let site = Site::ready(&["e1"]);
+    let (lost, job) = site.submit(json!({}));
+    site.running(job);
+    let (deleted, other) = site.submit(json!({}));
+    site.sql(&format!(
+        "DELETE FROM job; INSERT INTO audit (at, who, op, target) VALUES (1, 'unix:0', 'job.delete', '{other}')"
+    ));
+    for (unit, why) in [(&lost, "it may have run"), (&deleted, "was deleted")] {
+        site.until("its end", || site.unit(unit).unwrap().state.is_final());
+        let shown = site.unit(unit).unwrap().detail;
+        assert!(shown.contains(why), "{shown}");
+    }
+    assert!(site.jobs().is_empty());
+}
