@@ -309,13 +309,15 @@ def test_a_job_that_was_not_sent_is_asked_for_and_waits_for_its_payload(site):
     c1.stop(signal.SIGKILL)
     owned(c2, number, "c2")
     e1.process.send_signal(signal.SIGCONT)
-    until("e1 to say that it has not got it", lambda: job(c2, number)["state"] == "pending")
-    assert [unit for unit in e1.command("work list") if f"n{number}a" in unit] == []
+    # A start goes out in one piece, so that it may have been on its way to e1 over a stream that was open.
+    state = until("e1 to say whether it has got it", lambda: (state := job(c2, number)["state"]) != "waiting" and state)
+    if state == "pending":
+        assert [unit for unit in e1.command("work list") if f"n{number}a" in unit] == []
     # It comes back, and sends nothing of what it had begun.
     c1.start()
     one = ended(c2, number)
-    assert (one["state"], one["controller_node"], len(one["attempts"])) == ("successful", "c1", 2), one
-    assert [attempt["outcome"] for attempt in one["attempts"]] == ["not_accepted", "successful"], one
+    expected = ("c1", ["not_accepted", "successful"]) if state == "pending" else ("c2", ["successful"])
+    assert (one["controller_node"], [attempt["outcome"] for attempt in one["attempts"]]) == expected, one
     is_whole(shows(c1, unit), "w")
     clean(site, *NODES)
 
