@@ -179,10 +179,10 @@ impl Service {
         let service = door.service(driver.clone());
         service.registry.release_leftovers(&driver.check_prefix());
         let units = door.open(&driver).await;
-        follow_all(&door, &driver, units).await;
+        door.follow_all(&driver, units).await;
         tokio::spawn(async move {
             while let Some(units) = driver.clone().run(stop.clone()).await {
-                follow_all(&door, &driver, units).await;
+                door.follow_all(&driver, units).await;
             }
             // A node that stands down keeps no house either.
             stop.cancel();
@@ -199,15 +199,6 @@ impl Service {
         let door = Door::new(driver.node.clone(), registry, options, stop.clone());
         registry.serve_jobs(Box::new(door.clone())).await;
         Self::run(driver, door, stop).await
-    }
-}
-
-/// Has units follow their jobs before the driver works.
-async fn follow_all(door: &Door, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
-    tokio::select! {
-        () = door.follow_all(driver, units) => {}
-        // Thousands of units may take longer than a lease lasts.
-        () = driver.keep_lease() => {}
     }
 }
 

@@ -266,8 +266,7 @@ impl JobUnit {
         JobOutput { unit: self.clone(), writer: *latest }
     }
 
-    /// Begins the output anew from an attempt on: what is there of it and of later ones is no part of it. Whoever writes
-    /// now writes nothing more.
+    /// Cuts off the output of an attempt and of all later ones. Former writers write nothing more.
     ///
     /// # Errors
     /// The disk's.

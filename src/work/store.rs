@@ -252,7 +252,7 @@ impl Store {
             Ok(value) => value,
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends, and with it whoever waits.
+                // The runtime is shutting down, and ends the task that waits here.
                 Err(_) => std::future::pending().await,
             },
         }

@@ -159,7 +159,7 @@ pub(super) async fn writer(unit: &JobUnit, job: &Job, n: AttemptNo) -> Result<Op
     let latest = job.current().map_or(0, |latest| latest.n.0);
     let is_forgotten = |(n, child): &(&u32, &String)| match job.attempt(AttemptNo(**n)) {
         Some(attempt) => attempt.unit.to_string() != **child,
-        // One in which nothing ran is not kept for ever.
+        // The store forgets attempts in which nothing ran.
         None => **n > latest,
     };
     if let Some((first, _)) = unit.extra().output_children.iter().find(is_forgotten) {

@@ -129,10 +129,17 @@ impl Door {
         units
     }
 
-    /// Has units follow their jobs, or what becomes of those that the store has lost.
+    /// Has units follow their jobs before the driver runs. Those whose jobs the store has lost become jobs again, or end.
     pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
-        for unit in units {
-            self.follow_again(driver, unit).await;
+        let following = async {
+            for unit in units {
+                self.follow_again(driver, unit).await;
+            }
+        };
+        tokio::select! {
+            () = following => {}
+            // Thousands of units may take longer than a lease lasts.
+            () = driver.keep_lease() => {}
         }
     }
 
@@ -174,7 +181,8 @@ impl Door {
                 Err(Error::NoJob(_)) => None,
                 Err(error) => return Err(error),
             };
-            // That it was placed may not have come to its status. It may be the same job, too, which has run then.
+            // Its status may not say yet that it was placed. Where the job was created at the same moment it may be the unit's
+            // own, and may have run.
             let is_others =
                 |child: &ChildId| other.as_ref().is_some_and(|detail| has_child(detail, &child.to_string()));
             is_placed |= driver.children_of(job).iter().any(|child| !is_others(child));

@@ -103,7 +103,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
             (false, _) => replace(Durability::Durable),
             (true, true) => leave_exit_record(disk, unit, &new.line)
                 .and_then(|()| adopt_exit_record(disk, &unit.path, counts_output)),
-            // Nobody is told of this one.
+            // No client is told about this write, so nothing is promised.
             (true, false) => return drop(replace(Durability::Deferred)),
         };
         return unit.note(written);
