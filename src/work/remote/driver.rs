@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use super::Remotes;
 use super::disclaim::is_inherited;
 use super::failures::{Trouble, time_of_day};
-use super::session::StepError;
-use super::start::Following;
+use super::session::{ControlSession, StepError};
 use crate::os::back_off::BackOff;
 use crate::wire::NodeId;
 use crate::work::signing::Verb;
@@ -164,7 +163,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
 
 /// What came of an attempt.
 enum Attempt {
-    Done(Result<Option<Box<Following>>, StepError>),
+    Done(Result<Option<Box<ControlSession>>, StepError>),
     /// Something else is to be done now.
     Overtaken,
 }
@@ -174,7 +173,7 @@ async fn attempt(
     remotes: &Arc<Remotes>,
     entry: &Arc<Entry>,
     step: Step,
-    started: Option<Box<Following>>,
+    started: Option<Box<ControlSession>>,
     intents: &mut watch::Receiver<u64>,
 ) -> Attempt {
     let lost = |text: &str| Attempt::Done(Err(StepError::Connection(text.into())));
@@ -267,8 +266,8 @@ impl Remotes {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         step: Step,
-        started: Option<Box<Following>>,
-    ) -> Result<Option<Box<Following>>, StepError> {
+        started: Option<Box<ControlSession>>,
+    ) -> Result<Option<Box<ControlSession>>, StepError> {
         match step {
             Step::Start => return self.submit_there(entry).await,
             Step::Follow => self.follow_there(entry, started).await,

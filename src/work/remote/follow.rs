@@ -11,7 +11,6 @@ use super::Remotes;
 use super::disclaim::{is_half_sent, is_inherited};
 use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
 use super::session::{ControlSession, StepError};
-use super::start::Following;
 use super::submit::{CHUNK, extra};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::Follow;
@@ -35,14 +34,13 @@ impl Remotes {
     pub(super) async fn follow_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        started: Option<Box<Following>>,
+        started: Option<Box<ControlSession>>,
     ) -> Result<(), StepError> {
         let remote = extra(entry);
         let mut output = Output::open(self, entry).await?;
         let is_from_the_start = remote.stopped.is_empty() && output.length == 0;
-        if let Some(started) = started.filter(|_| is_from_the_start) {
-            let Following { mut session, first } = *started;
-            return self.receive(entry, &mut session, &mut output, Some(first)).await;
+        if let Some(mut session) = started.filter(|_| is_from_the_start) {
+            return self.receive(entry, &mut session, &mut output).await;
         }
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
         if !remote.stopped.is_empty() {
@@ -52,7 +50,7 @@ impl Remotes {
         let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
         let what = Follow { unit, start, signature, ends_with_unit: true };
         match session.connection.follow(what).await {
-            Ok(()) => self.receive(entry, &mut session, &mut output, None).await,
+            Ok(()) => self.receive(entry, &mut session, &mut output).await,
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
                 self.poll(entry, &remote, session, &mut output).await
             }
@@ -65,14 +63,10 @@ impl Remotes {
         entry: &Arc<Entry>,
         session: &mut ControlSession,
         output: &mut Output,
-        mut first: Option<Frame>,
     ) -> Result<(), StepError> {
         let mut is_new = true;
         loop {
-            let frame = match first.take() {
-                Some(frame) => frame,
-                None => Frame::read(session.connection.reader()).await?,
-            };
+            let frame = Frame::read(session.connection.reader()).await?;
             entry.link().note_progress();
             if std::mem::take(&mut is_new) {
                 entry.link().note_contact();

@@ -12,7 +12,7 @@ use aws_lc_rs::digest;
 use tokio::sync::watch;
 
 use super::Remotes;
-use super::session::{ControlSession, StepError};
+use super::session::StepError;
 use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::signing::PayloadHash;
@@ -40,27 +40,6 @@ impl Remotes {
             hashed = self.units.store().blocking(move || hashed.go_on()).await.map_err(failed)?;
         }
         Ok(*link.payload_hash.get_or_init(|| hashed.finish()))
-    }
-
-    /// Sends all of the payload. A word of the other node ends it.
-    pub(super) async fn send_payload(
-        &self,
-        entry: &Arc<Entry>,
-        session: &mut ControlSession,
-    ) -> Result<(), StepError> {
-        let mut payload = PayloadReader::open(self, entry)?;
-        let is_heard = AtomicBool::new(true);
-        loop {
-            let chunk = tokio::select! {
-                chunk = payload.next(&is_heard) => chunk?,
-                () = session.connection.interrupted() => {
-                    return Err(session.connection.interruption().await.into());
-                }
-            };
-            let Some(chunk) = chunk else { return Ok(()) };
-            session.connection.send(&chunk).await?;
-            entry.link().note_progress();
-        }
     }
 }
 

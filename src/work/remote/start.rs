@@ -1,5 +1,6 @@
 //! The start of a unit on a node that takes all of it at once: the request, its payload and the wish to follow it go out
-//! together, and the first frame that comes back says that the unit is durable there. Knows nothing of earlier attempts.
+//! together, and the line that comes back says that the unit is durable there. Owns how a payload is sent, to older
+//! nodes too. Knows nothing of earlier attempts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 use super::Remotes;
 use super::payload::PayloadReader;
 use super::session::{ControlSession, LIMITS, StepError};
-use crate::rpc::follow::{ANSWER, Frame};
+use crate::rpc::follow::ANSWER;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::work::store::Durability;
 use crate::work::unit::Event;
@@ -21,12 +22,6 @@ use crate::work::units::Entry;
 /// How long a node that takes no more may need to say why: its words are on their way by then.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// A unit that was started, whose output and states come from here on, from its first byte.
-pub(super) struct Following {
-    pub(super) session: ControlSession,
-    pub(super) first: Frame,
-}
-
 impl Remotes {
     /// Has the other node take the unit with its payload, and tell of it on the same connection.
     pub(super) async fn start_there(
@@ -34,30 +29,33 @@ impl Remotes {
         entry: &Arc<Entry>,
         mut session: ControlSession,
         request: SubmitRequest,
-    ) -> Result<Following, StepError> {
-        let first = self.exchange(entry, &mut session, request).await?;
-        entry.link().note_contact();
-        // A restart that finds the ID alone starts it again, which is the same unit there.
-        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await?;
-        Ok(Following { session, first })
-    }
-
-    /// Sends all that there is to be sent, and waits for the first frame.
-    async fn exchange(
-        &self,
-        entry: &Arc<Entry>,
-        session: &mut ControlSession,
-        request: SubmitRequest,
-    ) -> Result<Frame, StepError> {
-        let (link, store) = (entry.link(), self.units.store());
-        let mut payload = PayloadReader::open(self, entry)?;
-        let mut writer = entry.writer(store).await;
+    ) -> Result<ControlSession, StepError> {
+        let mut writer = entry.writer(self.units.store()).await;
         if writer.status().life.awaits_payload {
             // It is not the node that is waited for any more.
             writer.apply(Event::PayloadAwaited, Durability::Volatile).await;
         }
         drop(writer);
-        let line = Request::Work(WorkRequest::Submit(SubmitRequest { at_once: true, ..request })).to_line();
+        let request = SubmitRequest { at_once: true, ..request };
+        let line = Request::Work(WorkRequest::Submit(request)).to_line();
+        let answer = self.send_all(entry, &mut session, line).await?;
+        if !answer.starts_with(ANSWER) {
+            return Err(StepError::Connection(format!("unexpected answer to work start: {answer}")));
+        }
+        // A restart that finds the ID alone starts it again, which is the same unit there.
+        self.note_accepted(entry).await?;
+        Ok(session)
+    }
+
+    /// Sends a line, if there is one, and the payload behind it. Gives the line that answers them.
+    pub(super) async fn send_all(
+        &self,
+        entry: &Arc<Entry>,
+        session: &mut ControlSession,
+        line: String,
+    ) -> Result<String, StepError> {
+        let (link, store) = (entry.link(), self.units.store());
+        let mut payload = PayloadReader::open(self, entry)?;
         let is_heard = AtomicBool::new(false);
         let (answers, writer) = session.connection.halves();
         let sending = async {
@@ -71,17 +69,15 @@ impl Remotes {
             }
             // A restart must not find a unit that has started there with a payload that still comes.
             entry.save(store).await?;
-            Ok::<_, StepError>(writer.shutdown().await?)
+            link.set_half_there(false);
+            writer.shutdown().await?;
+            Ok::<_, StepError>(())
         };
         let mut answer = pin!(async {
             answers.greeted().await?;
             is_heard.store(true, Ordering::Relaxed);
             link.note_progress();
-            let line = answers.next("answer to the start").await?;
-            match line.starts_with(ANSWER) {
-                true => Ok::<_, StepError>(Frame::read(answers.reader()).await?),
-                false => Err(StepError::Connection(format!("unexpected answer to work start: {line}"))),
-            }
+            Ok::<_, StepError>(answers.next("answer to the payload").await?)
         });
         tokio::select! {
             biased;
@@ -89,7 +85,7 @@ impl Remotes {
             early = &mut answer => early.and(Err(StepError::Connection("it answered too early".into()))),
             sent = sending => match sent {
                 Ok(()) => timeout(LIMITS.answer, answer).await.unwrap_or_else(|_| {
-                    Err(StepError::Connection(format!("no answer to the start within {:?}", LIMITS.answer)))
+                    Err(StepError::Connection(format!("no answer to the payload within {:?}", LIMITS.answer)))
                 }),
                 // Its words count more than our failure.
                 Err(failed) => match timeout(LAST_WORD, answer).await {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use super::Remotes;
 use super::driver;
 use super::follow::ask_status;
-use super::session::{ControlSession, LIMITS, StepError, params_for, submission};
-use super::start::Following;
+use super::session::{ControlSession, StepError, params_for, submission};
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
 use crate::stream::Peer;
@@ -31,7 +30,7 @@ impl Remotes {
     pub(super) async fn submit_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-    ) -> Result<Option<Box<Following>>, StepError> {
+    ) -> Result<Option<Box<ControlSession>>, StepError> {
         let link = entry.link();
         // First, so that what an earlier attempt still does is either seen below or undone by itself.
         let attempt = link.begin_attempt();
@@ -76,15 +75,19 @@ impl Remotes {
         link.set_half_there(true);
         let mut session =
             detached(async move { remotes.create_there(&unit, session, request, try_it).await }).await?;
-        self.send_payload(entry, &mut session).await?;
-        // A restart must not find a unit that has started there with a payload that still comes.
-        entry.save(self.units.store()).await?;
-        link.set_half_there(false);
-        session.connection.finish(LIMITS.answer).await?;
-        link.note_contact();
+        let answer = self.send_all(entry, &mut session, String::new()).await?;
+        if !answer.starts_with('{') {
+            return Err(StepError::Connection(format!("unexpected answer to the payload: {answer}")));
+        }
         // A restart that finds the ID alone asks there what has become of it.
-        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await?;
+        self.note_accepted(entry).await?;
         Ok(None)
+    }
+
+    /// The other node has all of it, durably.
+    pub(super) async fn note_accepted(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+        entry.link().note_contact();
+        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 
     /// Forgets an ID that is not this unit's on the node, which has refused it.
