@@ -13,6 +13,7 @@ use super::WorkError;
 use super::store::Store;
 use super::units::{Entry, Follower};
 use crate::os::watch::Subscription;
+use crate::rpc::report::unit::UnitStep;
 
 /// Most bytes in one chunk.
 const CHUNK: u64 = 256 * 1024;
@@ -43,10 +44,14 @@ impl ResultStream {
             let end = self.end();
             let limit = end.map_or(u64::MAX, |end| end.saturating_sub(self.position));
             if limit == 0 {
+                self.unit.steps.note(UnitStep::Told);
                 return Ok(None);
             }
             let chunk = self.read(limit).await?;
             if !chunk.is_empty() {
+                if self.position == 0 {
+                    self.unit.steps.note(UnitStep::FirstByte);
+                }
                 self.position += chunk.len() as u64;
                 return Ok(Some(chunk));
             }

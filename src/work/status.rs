@@ -259,7 +259,7 @@ impl Status {
         let report: UnitReport<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
         let OwnKeys { payload_awaited, submitter, asked, verify_signature, max_stdout } =
             serde_json::from_slice(bytes)?;
-        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code } = report;
+        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, .. } = report;
         let mut life = Life::read(state, detail, stdout_size);
         life.awaits_payload |= payload_awaited && state == State::Pending;
         let extra = Extra::parse(&work_type, extra_data.as_deref())?;
@@ -307,10 +307,10 @@ impl Status {
 
     /// The answer for clients; `known` says whether the work type is configured here.
     pub fn report(&self, known: bool) -> UnitReport {
-        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code } =
+        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, times } =
             self.report_of(known, self.life.stdout_size);
         let extra_data = serde_json::to_value(extra_data).unwrap_or_default();
-        UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code }
+        UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, times }
     }
 
     /// The same as JSON, with another size of stdout.
@@ -329,6 +329,7 @@ impl Status {
             work_type: self.work_type.clone(),
             extra_data: ToldExtra(known.then_some(&self.extra)),
             exit_code: self.exit_code,
+            times: Vec::new(),
         }
     }
 }

@@ -8,6 +8,7 @@ mod farewell;
 mod id_locks;
 mod quota;
 mod released;
+mod steps;
 mod writer;
 
 pub use self::entry::CancelInProgress;
@@ -27,6 +28,7 @@ use self::disclaimed::Disclaimed;
 use self::id_locks::{IdLock, IdLocks};
 use self::quota::Accounts;
 use self::released::Released;
+use self::steps::KeptSteps;
 use super::status::Status;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
@@ -49,6 +51,7 @@ pub(crate) struct Units {
     withdrawn: Released,
     disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
+    pub(crate) step_times: KeptSteps,
 }
 
 /// Why a unit was not made.
@@ -81,6 +84,7 @@ impl Units {
             released: Released::new(),
             withdrawn: Released::new(),
             accounts: Arc::default(),
+            step_times: KeptSteps::default(),
         })
     }
 

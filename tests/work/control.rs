@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 
-use meshd::rpc::follow::ANSWER;
+use meshd::rpc::follow::{ANSWER, Frame};
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
@@ -181,7 +181,7 @@ impl Dialer for Mesh {
         let State { peer, stalled, denies, .. } = *state;
         let (slow, mesh) = (self.slow.subscribe(), self.own.clone());
         let mode =
-            Mode { caller: self.name.clone(), go: peer == Peer::Receptor, stalled, denies, slow, mesh };
+            Mode { caller: self.name.clone(), peer, go: peer == Peer::Receptor, stalled, denies, slow, mesh };
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
         let ours = Strict::new(ours, task.abort_handle(), self.turns.clone());
@@ -213,6 +213,7 @@ type Writer = WriteHalf<DuplexStream>;
 /// The behaviour of a node.
 struct Mode {
     caller: NodeId,
+    peer: Peer,
     go: bool,
     stalled: bool,
     denies: bool,
@@ -223,6 +224,12 @@ struct Mode {
 impl Mode {
     fn origin(&self) -> Origin {
         Origin::Mesh { node: self.caller.hash(), certified: false }
+    }
+
+    /// A report as such a node sends it: only the newest tell times.
+    fn told(&self, report: UnitReport) -> UnitReport {
+        let times = if self.peer == Peer::Current { report.times } else { Vec::new() };
+        UnitReport { times, ..report }
     }
 
     fn here(&self, place: Place) -> Result<(), WorkError> {
@@ -283,7 +290,10 @@ async fn answer(
             Ok(Some(serde_json::to_string(&report).unwrap()))
         }
         "cancel" if mode.denies => Ok(Some(told(Outcome::Done, "cancelled", ""))),
-        "status" => registry.status(id).await.map(|report| Some(serde_json::to_string(&report).unwrap())),
+        "status" => {
+            let report = mode.told(registry.status(id).await?);
+            Ok(Some(serde_json::to_string(&report).unwrap()))
+        }
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
             let caller = Caller { origin: mode.origin(), ..caller };
@@ -298,7 +308,7 @@ async fn answer(
         "follow" if !mode.go => {
             let frames = follow::Frames::open(registry, id, start, &caller).await?;
             tokio::select! {
-                told = tell(id, frames, writer, || Ok(())) => told.map(|()| None),
+                told = tell(id, frames, writer, mode, || Ok(())) => told.map(|()| None),
                 _gone = reader.read_u8() => Ok(None),
             }
         }
@@ -331,10 +341,15 @@ async fn tell(
     id: &str,
     mut frames: follow::Frames,
     writer: &mut Writer,
+    mode: &Mode,
     between: impl Fn() -> Result<(), WorkError>,
 ) -> Result<(), WorkError> {
     writer.write_all(format!("{ANSWER}{id}\n").as_bytes()).await.map_err(WorkError::Connection)?;
     while let Some(frame) = frames.next().await? {
+        let frame = match frame {
+            Frame::Status(report) => Frame::Status(mode.told(report)),
+            Frame::Output(bytes) => Frame::Output(bytes),
+        };
         frame.write(writer).await.map_err(WorkError::Connection)?;
         between()?;
     }
@@ -393,7 +408,7 @@ async fn start_at_once(
     };
     submission.finish_or_discard().await?;
     mode.here(Place::BeforeTheFirstFrame)?;
-    tell(&id, frames, writer, || mode.here(Place::AfterTheFirstFrame)).await
+    tell(&id, frames, writer, mode, || mode.here(Place::AfterTheFirstFrame)).await
 }
 
 async fn take_payload(reader: &mut Reader, submission: &mut Submission) -> Result<(), WorkError> {

@@ -15,13 +15,17 @@ mod limits;
 mod local;
 mod memory_per_unit;
 mod pods;
+#[path = "../support/port.rs"]
+mod port;
 mod private;
 #[path = "../support/process.rs"]
 mod process;
 mod remote;
 mod restart;
 mod soak;
+mod steps;
 mod streaming_submit;
+mod three;
 mod turns;
 #[path = "../support/until.rs"]
 mod until;

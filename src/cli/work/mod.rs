@@ -10,6 +10,7 @@ mod progress;
 mod release;
 mod status;
 pub(super) mod submit;
+mod times;
 pub(super) mod units;
 
 use clap::Subcommand;

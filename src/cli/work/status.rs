@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::{follow::of_unit, units};
+use super::{follow::of_unit, times, units};
 use crate::cli::{
     Context,
     exit::{Exit, Failure},
@@ -17,6 +17,9 @@ pub(crate) struct StatusArgs {
     /// Unit IDs
     #[arg(required = true)]
     unit_ids: Vec<String>,
+    /// Show when the units took their steps, on each node by its own clock
+    #[arg(long)]
+    times: bool,
     #[command(flatten)]
     layout: Layout,
 }
@@ -41,6 +44,10 @@ impl StatusArgs {
         let answers = Value::Object(answers);
         if context.output.json {
             context.output.value(&answers)?;
+        } else if self.times {
+            for (id, report) in units::read(&answers)? {
+                context.output.line(&times::text(&id, &report))?;
+            }
         } else if answers != Value::Object(Map::new()) {
             context.output.list("units", &units::read(&answers)?, units::COLUMNS, self.layout)?;
         }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, pin::pin};
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
-use super::{follow, params, payload::Payload, progress::Progress, units};
+use super::{follow, params, payload::Payload, progress::Progress, times, units};
 use crate::cli::{
     Context,
     completion::nodes,
@@ -50,6 +50,9 @@ pub(crate) struct Submit {
     /// Release the unit when it has been followed to its end
     #[arg(long)]
     rm: bool,
+    /// Print when the job took its steps, on each node by its own clock, on standard error
+    #[arg(long)]
+    trace: bool,
     /// Parameter of the work type: KEY=VALUE, or KEY=@FILE for a file's text (@@ for a value that begins with @)
     #[arg(long, short = 'a', value_name = "KEY=VALUE")]
     param: Vec<String>,
@@ -57,7 +60,7 @@ pub(crate) struct Submit {
 
 impl Submit {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let (follow, rm) = (self.follow, self.rm);
+        let (follow, rm, trace) = (self.follow, self.rm, self.trace);
         let mut request = self.request()?;
         let payload = self.open_payload(context).await?;
         request.payload_length = payload.size;
@@ -68,21 +71,24 @@ impl Submit {
             Err(Unsent::GivenUp(failure)) => return Err(failure),
             Err(Unsent::ByNode(error)) => return Err(unaccepted(context, &unit, rm, error).await),
         };
-        if follow {
-            let ended = follow::follow(context, &unit, 0).await?;
-            if rm {
-                release(context, &unit).await?;
+        let ended = match follow {
+            true => follow::follow(context, &unit, 0).await?,
+            false => {
+                let Submitted { unit: id, result } = submitted;
+                let text = || format!("Result: {result}\nUnit ID: {id}");
+                context.output.answer(&json!({"result": result, "unitid": id}), text)?
             }
-            return Ok(ended);
+        };
+        if trace {
+            times::print(context, &unit).await?;
         }
-        let Submitted { unit: id, result } = submitted;
-        let text = || format!("Result: {result}\nUnit ID: {id}");
-        context.output.answer(&json!({"result": result, "unitid": id}), text)?;
         if rm {
-            context.output.note("Warning: --rm without --follow ends the job and drops its output.");
+            if !follow {
+                context.output.note("Warning: --rm without --follow ends the job and drops its output.");
+            }
             release(context, &unit).await?;
         }
-        Ok(Exit::Success)
+        Ok(ended)
     }
 
     fn request(&self) -> Result<SubmitRequest, Failure> {

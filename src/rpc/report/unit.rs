@@ -1,9 +1,12 @@
 //! What a node reports about a unit: its state and the JSON of `work status` and `work list`, written and read here.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::rpc::CallError;
+use crate::wire::NodeId;
 
 /// Where a unit stands. The numbers are those of the protocol and of the status file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +67,42 @@ pub struct UnitReport<E = Value> {
     pub extra_data: E,
     /// How its process ended, if the node reports it.
     pub exit_code: Option<i32>,
+    /// When it took its steps, as far as that is known: here, then on the node that runs it. Lists have none.
+    pub times: Vec<StepTimes>,
+}
+
+/// A step of a unit on one node, in their usual order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum UnitStep {
+    /// Its submission came.
+    Received,
+    /// It and its payload are on disk.
+    Durable,
+    /// All of it went out to the node that runs it.
+    Sent,
+    /// That node said that it is durable there.
+    Accepted,
+    /// It runs, as far as this node knows.
+    Started,
+    /// The first byte of its output came here, or went out to who follows it.
+    FirstByte,
+    /// Its end is on disk.
+    Ended,
+    /// Its end, behind all of its output, went out to who follows it or asked for it.
+    Told,
+    /// One that only newer nodes know.
+    #[serde(other)]
+    Other,
+}
+
+/// The steps that a node has taken, by its own clock: no two nodes' times can be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct StepTimes {
+    /// The node.
+    pub node: NodeId,
+    /// When it first took each step, in microseconds since it received the unit.
+    pub microseconds: BTreeMap<UnitStep, u64>,
 }
 
 impl UnitReport {
@@ -90,10 +129,10 @@ impl UnitReport {
 
 impl<E: Serialize> Serialize for UnitReport<E> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Self { state, detail, stdout_size, work_type, extra_data, exit_code } = self;
+        let Self { state, detail, stdout_size, work_type, extra_data, exit_code, times } = self;
         let (state_name, state) = (state.name(), *state as u8);
         let (stdout_size, exit_code) = (*stdout_size, *exit_code);
-        Sent { state, detail, stdout_size, work_type, extra_data, state_name, exit_code }.serialize(s)
+        Sent { state, detail, stdout_size, work_type, extra_data, state_name, exit_code, times }.serialize(s)
     }
 }
 
@@ -109,6 +148,8 @@ struct Sent<'a, E> {
     state_name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    times: &'a [StepTimes],
 }
 
 /// A report as it comes from any node: those of other ages leave things out.
@@ -126,16 +167,18 @@ struct Received<E> {
     extra_data: E,
     #[serde(default)]
     exit_code: Option<i32>,
+    #[serde(default)]
+    times: Vec<StepTimes>,
 }
 
 impl<E> TryFrom<Received<E>> for UnitReport<E> {
     type Error = String;
 
     fn try_from(received: Received<E>) -> Result<Self, String> {
-        let Received { state, detail, stdout_size, work_type, extra_data, exit_code } = received;
+        let Received { state, detail, stdout_size, work_type, extra_data, exit_code, times } = received;
         let state = UnitState::from_number(state).ok_or_else(|| format!("there is no state {state}"))?;
         let stdout_size = u64::try_from(stdout_size).unwrap_or(0);
-        Ok(Self { state, detail, stdout_size, work_type, extra_data, exit_code })
+        Ok(Self { state, detail, stdout_size, work_type, extra_data, exit_code, times })
     }
 }
 
@@ -149,6 +192,16 @@ mod tests {
         let report: UnitReport = serde_json::from_str(text).unwrap();
         assert_eq!(report.remote(), Some(("n2", "sh")));
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
+        let told = text.replace(
+            r#""ExitCode":1"#,
+            r#""ExitCode":1,"Times":[{"Node":"n1","Microseconds":{"Received":0,"FirstByte":7}}]"#,
+        );
+        let newer = told.replace(r#""FirstByte":7"#, r#""FirstByte":7,"Pondered":9"#);
+        for (text, steps) in [(told, 2), (newer, 3)] {
+            let report: UnitReport = serde_json::from_str(&text).unwrap();
+            assert_eq!(report.times[0].microseconds.len(), steps);
+            assert_eq!(serde_json::to_string(&report).unwrap(), text.replace("Pondered", "Other"));
+        }
         let short: UnitReport = serde_json::from_str(r#"{"State":0,"StdoutSize":-1}"#).unwrap();
         assert_eq!((short.state, short.stdout_size, short.exit_code), (UnitState::Pending, 0, None));
         assert!(serde_json::from_str::<UnitReport>(r#"{"State":5}"#).is_err());

@@ -37,6 +37,7 @@ use super::unit::{State, UnitId};
 use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
 use super::{Caller, CommandType, Dialer, OpenError, Origin, Submitter, WorkError};
 use crate::rpc::UnitReport;
+use crate::rpc::report::unit::UnitStep;
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long the end of a daemon waits for its disk.
@@ -220,6 +221,9 @@ impl Registry {
     /// [`WorkError::UnknownUnit`], [`WorkError::Released`].
     pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
         let entry = self.units.find(id)?;
+        if entry.status().life.state.is_final() {
+            entry.steps.note(UnitStep::Told);
+        }
         Ok(self.status_of(&entry).await)
     }
 
@@ -343,7 +347,8 @@ impl Registry {
     /// The unit as clients see it; what runs is as large as its file.
     pub(super) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
-        UnitReport { stdout_size: stdout_size(entry, &status), ..status.report(self.knows(&status)) }
+        let times = entry.steps.all(self.units.node_id());
+        UnitReport { stdout_size: stdout_size(entry, &status), times, ..status.report(self.knows(&status)) }
     }
 
     /// The same for a unit that has ended, with less output than it counted.

@@ -6,12 +6,14 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use aws_lc_rs::digest;
 
 use super::{Registry, detached};
 use crate::duration;
 use crate::rpc::OutputBound;
+use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::jobs::JobIntake;
@@ -96,6 +98,7 @@ impl Registry {
         caller: Caller,
         max_stdout: Option<Box<OutputBound>>,
     ) -> Result<Submission, WorkError> {
+        let received = Instant::now();
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
             work_type: Some(&request.work_type),
@@ -107,6 +110,9 @@ impl Registry {
         let intake = self.intake(&request, &caller).await?;
         let (entry, is_whole) =
             detached(self.clone().unit_for(request, caller.submitter(), chosen, max_stdout)).await?;
+        if !is_whole {
+            self.units.step_times.begin(&entry.steps, received);
+        }
         let signed = signed.map(SignedPayload::new);
         Ok(Submission::new(self.clone(), entry, is_whole, signed, intake.filter(|_| !is_whole)))
     }
@@ -271,6 +277,7 @@ impl Submission {
             return answer_again(&self.entry.status());
         }
         self.done = true;
+        self.entry.steps.note(UnitStep::Durable);
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         if let Some(intake) = self.intake.take() {
             return detached(async move { registry.start_job(&entry, intake).await }).await;

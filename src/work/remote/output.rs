@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::Remotes;
 use super::session::StepError;
 use crate::rpc::UnitReport;
+use crate::rpc::report::unit::UnitStep;
 use crate::work::WorkError;
 use crate::work::status::Status;
 use crate::work::unit::Life;
@@ -103,6 +104,9 @@ impl Remotes {
         mut bytes: Vec<u8>,
     ) -> Result<bool, StepError> {
         let status = entry.status();
+        if output.length == 0 {
+            entry.steps.note(UnitStep::FirstByte);
+        }
         let Some(bound) = &status.max_stdout else {
             return output.append(self, bytes).await.map(|()| true);
         };

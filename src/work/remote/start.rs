@@ -14,6 +14,7 @@ use super::Remotes;
 use super::payload::PayloadReader;
 use super::session::{ControlSession, LIMITS, StepError};
 use crate::rpc::follow::ANSWER;
+use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::work::store::Durability;
 use crate::work::unit::Event;
@@ -71,6 +72,7 @@ impl Remotes {
             entry.save(store).await?;
             link.set_half_there(false);
             writer.shutdown().await?;
+            entry.steps.note(UnitStep::Sent);
             Ok::<_, StepError>(())
         };
         let mut answer = pin!(async {

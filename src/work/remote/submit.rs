@@ -8,6 +8,7 @@ use super::Remotes;
 use super::driver;
 use super::follow::ask_status;
 use super::session::{ControlSession, StepError, params_for, submission};
+use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
 use crate::stream::Peer;
@@ -87,6 +88,7 @@ impl Remotes {
     /// The other node has all of it, durably.
     pub(super) async fn note_accepted(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         entry.link().note_contact();
+        entry.steps.note(UnitStep::Accepted);
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 

@@ -10,7 +10,9 @@ use tokio::sync::watch;
 
 use super::farewell::Farewell;
 use super::quota::{Charge, Exceeded};
+use super::steps::Steps;
 use super::writer::Writer;
+use crate::rpc::report::unit::UnitStep;
 use crate::work::WorkError;
 use crate::work::remote::Link;
 use crate::work::status::Status;
@@ -22,6 +24,7 @@ use crate::work::unit::{Event, State, UnitId};
 pub(crate) struct Entry {
     pub(crate) id: UnitId,
     pub(crate) dir: UnitDir,
+    pub(crate) steps: Steps,
     /// A plain lock, for reading and replacing alone.
     shown: Mutex<Shown>,
     /// Its part of its caller's quota, until it is deleted.
@@ -182,6 +185,7 @@ impl Entry {
         Arc::new(Self {
             id,
             dir,
+            steps: Steps::default(),
             shown: Mutex::new(shown),
             charge: Mutex::default(),
             farewell: OnceLock::new(),
@@ -229,14 +233,14 @@ impl Entry {
 
     /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
     pub(crate) fn show(&self, status: Status) {
-        self.shown.lock().show(status);
+        self.shown.lock().show(status, &self.steps);
     }
 
     /// Shows a status that is to be saved; says whether a task has to be started for that.
     pub(crate) fn show_unsaved(&self, status: Status) -> bool {
         let mut shown = self.shown.lock();
         shown.is_unsaved = true;
-        shown.show(status);
+        shown.show(status, &self.steps);
         !std::mem::replace(&mut shown.has_saver, true)
     }
 
@@ -244,7 +248,7 @@ impl Entry {
     pub(crate) fn show_saved(&self, status: Status) {
         let mut shown = self.shown.lock();
         (shown.durable, shown.is_unsaved) = (status.life.state, false);
-        shown.show(status);
+        shown.show(status, &self.steps);
     }
 
     /// What is unsaved stays so: the unit is deleted, or its files are a runner's from here on.
@@ -303,7 +307,7 @@ impl Entry {
         (shown.is_gone, shown.is_unsaved) = (true, false);
         let mut status = Status::clone(&shown.status);
         if status.life.apply(&Event::CancelledLocally) {
-            shown.show(status);
+            shown.show(status, &self.steps);
         }
     }
 
@@ -349,7 +353,12 @@ impl Entry {
 }
 
 impl Shown {
-    fn show(&mut self, status: Status) {
+    fn show(&mut self, status: Status, steps: &Steps) {
+        match status.life.state {
+            State::Pending => {}
+            State::Running => steps.note(UnitStep::Started),
+            State::Succeeded | State::Failed | State::Canceled => steps.note(UnitStep::Ended),
+        }
         self.status = Arc::new(status);
         if let Some(live) = self.live.get() {
             live.changes.send_replace(self.status.clone());
