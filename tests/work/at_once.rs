@@ -22,7 +22,7 @@ const PLACES: [Place; 5] = [
     Place::AfterTheFirstFrame,
 ];
 
-async fn signing() -> Pair {
+pub(crate) async fn signing() -> Pair {
     let certs = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs");
     let signer = Signer::open(&certs.join("work.key"), Duration::from_secs(60)).unwrap();
     let pair = Pair::with(|options| options.signer = Some(Arc::new(signer))).await;

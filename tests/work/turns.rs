@@ -5,17 +5,19 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::ChildEnd;
-use meshd::controller::driver::world::{ChildNews, Children as _};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
-use meshd::work::{Outcome, Started};
+use meshd::work::{Leftovers, Outcome, Started, State, UnitReport};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::at_once::signing;
 use crate::harness::*;
 use crate::remote::{Pair, child, sh, starts};
 
@@ -158,6 +160,14 @@ async fn takes<T: Send + 'static>(
     counted.allow(turns - 1);
     let done = tokio::spawn(what);
     within(counted.held()).await;
+    // All that is sent at first is there: what follows a greeting that comes amid it would be answered a turn later.
+    let is_sent = |report: &UnitReport| report.state != State::Pending;
+    within(async {
+        while turns == 1 && !pair.far.list(None).await.unwrap().values().any(is_sent) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -169,7 +179,7 @@ async fn takes<T: Send + 'static>(
 }
 
 async fn pair(kind: Peer) -> Pair {
-    let pair = Pair::new().await;
+    let pair = signing().await;
     pair.mesh.pretend(kind);
     pair
 }
@@ -211,6 +221,35 @@ async fn a_large_payload_is_there_before_anything_has_come_back() {
     pair.mesh.turns().allow(1);
     let id = within(id).await.unwrap();
     assert!(collect(&pair.near, &id, 0).await == payload);
+}
+
+#[tokio::test]
+async fn fifty_at_once_wait_for_nothing_but_one_turn() {
+    let pair = pair(Peer::Current).await;
+    pair.mesh.turns().allow(0);
+    let payload = bytes(60_000);
+    let jobs: Vec<_> = (0..50)
+        .map(|_| {
+            let (near, payload) = (pair.near.clone(), payload.clone());
+            tokio::spawn(async move {
+                let id = run_as(&near, request("n2", "cat", ""), &payload).await;
+                collect(&near, &id, 0).await
+            })
+        })
+        .collect();
+    // All of them are there, and have run, before anything has come back.
+    within(async {
+        let has_run = |report: &UnitReport| report.stdout_size == 60_000;
+        while pair.far.list(None).await.unwrap().values().filter(|report| has_run(report)).count() < 50 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert!(jobs.iter().all(|job| !job.is_finished()));
+    pair.mesh.turns().allow(1);
+    for job in jobs {
+        assert!(within(job).await.unwrap() == payload);
+    }
 }
 
 #[tokio::test]
@@ -257,5 +296,70 @@ async fn a_promise_takes_as_many_turns_as_the_table_says() {
             stream.next().await
         };
         assert!(matches!(takes(&pair, turns, end).await, ChildNews::Ended { end: ChildEnd::Unknown, .. }));
+    }
+}
+
+/// What AWX does for a job, over control sockets and with signatures.
+const AWX: &str = "AWX's `status`, `work submit`, `work results`, `work status`, `work release`";
+const MESHCTL: &str = "`meshctl work submit --follow --rm`";
+
+#[tokio::test]
+async fn awx_and_a_shell_take_as_many_turns_as_the_table_says() {
+    let (job, release) = (row("`work submit`, until the end of its output"), row("`work release`"));
+    for (name, sign_work) in [(AWX, true), (MESHCTL, false)] {
+        for (at, kind) in KINDS.into_iter().enumerate() {
+            let pair = pair(kind).await;
+            // What is asked for first, and in between, is answered here.
+            pair.mesh.turns().allow(0);
+            within(pair.near.list(None)).await.unwrap();
+            let near = pair.near.clone();
+            let asked =
+                SubmitRequest { sign_work, ..request("n2", if sign_work { "signed" } else { "cat" }, "") };
+            let run = async move {
+                let id = run_as(&near, asked, &bytes(60_000)).await;
+                let output = collect(&near, &id, 0).await;
+                (id, output)
+            };
+            let (id, output) = takes(&pair, job[at], run).await;
+            assert!(output == bytes(60_000), "{name} {kind:?}");
+            pair.mesh.turns().allow(0);
+            assert!(within(pair.near.status(&id)).await.unwrap().state.is_final());
+            let near = pair.near.clone();
+            let released = takes(&pair, release[at], async move { near.release(&id, false, &me()).await });
+            assert_eq!(released.await.unwrap(), Outcome::Done, "{name} {kind:?}");
+            assert_eq!(job[at] + release[at], row(name)[at], "{name} {kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_the_controller_takes_as_many_turns_as_the_table_says() {
+    let (placed, cancelled, released) = (
+        row("a job of the controller, until its node has accepted it"),
+        row("`work cancel`"),
+        row("`work release`"),
+    );
+    for (at, kind) in KINDS.into_iter().enumerate() {
+        let pair = pair(kind).await;
+        let unit = "c000000abn1a1r00000001";
+        let children = Arc::new(RegistryChildren(pair.near.clone()));
+        let placing = children.clone();
+        let place = async move {
+            let asked = ChildRequest { params: "'echo x; exec sleep 1000'".to_owned(), ..child(unit) };
+            let input = ChildInput { head: bytes(60_000), files: Vec::new() };
+            assert!(placing.send(asked, input).await.unwrap());
+            placing.follow(unit.to_owned(), 0).await.next().await
+        };
+        assert!(matches!(takes(&pair, placed[at], place).await, ChildNews::Accepted), "{kind:?}");
+        until(&pair.near, unit, |report| report.stdout_size == 2).await;
+        // How it stands is asked here.
+        pair.mesh.turns().allow(0);
+        assert!(children.detail(unit).is_some_and(|detail| detail.starts_with("Running")));
+        let cancelling = children.clone();
+        assert!(takes(&pair, cancelled[at], async move { cancelling.cancel(unit.to_owned()).await }).await);
+        finished(&pair.near, unit).await;
+        let release = async move { children.release(unit.to_owned(), Leftovers::End).await };
+        assert!(takes(&pair, released[at], release).await);
+        assert!(pair.far.list(None).await.unwrap().is_empty(), "{kind:?}");
     }
 }
