@@ -11,6 +11,7 @@ mod fields;
 mod harness;
 mod inherited_pods;
 mod invariants;
+mod kills;
 mod limits;
 mod local;
 mod memory_per_unit;
