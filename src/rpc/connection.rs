@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{
-    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf,
+    WriteHalf,
 };
 use tokio::time::timeout;
 
@@ -14,6 +15,8 @@ use super::{CallError, ErrorLine, UnitReport, follow};
 
 /// The longest greeting accepted: another service may talk without end.
 const GREETING_LIMIT: usize = 4096;
+/// Bytes of a payload that are sent at a time.
+const CHUNK: usize = 256 << 10;
 /// How long a node that reads no more of a payload may take to say why: its words are on their way by then.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
@@ -118,7 +121,7 @@ impl ControlConnection {
         UnitReport::from_answer(&self.command(&request).await?)
     }
 
-    /// Asks for a unit and returns its ID. Its payload is to be sent next, see [`Self::send`].
+    /// Asks for a unit and returns its ID. Its payload is to be sent next, see [`Self::send_payload`].
     ///
     /// # Errors
     /// As [`Self::command`].
@@ -187,52 +190,59 @@ impl ControlConnection {
         limited("answer", limit, asked).await
     }
 
-    /// Sends bytes of a payload. A refusal in the middle of it is reported at once.
+    /// Sends a payload, calling `progress` with the bytes sent so far, and waits for the node's answer to it, for as long as
+    /// `limit`. A refusal in the middle of it ends it at once.
     ///
     /// # Errors
-    /// [`CallError::Refused`] if the node explains why it accepts no more.
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), CallError> {
-        let write = async {
-            self.writer.write_all(bytes).await?;
-            self.writer.flush().await
+    /// [`CallError::Payload`] if it cannot be read, [`CallError::Refused`] if the node could not keep it or start the job.
+    pub async fn send_payload(
+        &mut self,
+        mut payload: impl AsyncRead + Unpin,
+        mut progress: impl FnMut(u64),
+        limit: Duration,
+    ) -> Result<Value, CallError> {
+        let Self { answers, writer } = self;
+        let sending = async {
+            let (mut buffer, mut sent) = (vec![0; CHUNK], 0);
+            loop {
+                let count = payload.read(&mut buffer).await.map_err(CallError::Payload)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                let write = async {
+                    writer.write_all(&buffer[..count]).await?;
+                    writer.flush().await
+                };
+                write.await.map_err(CallError::io("sending the payload"))?;
+                sent += count as u64;
+                progress(sent);
+            }
         };
-        let written = tokio::select! {
+        let sent = tokio::select! {
             biased;
-            _ = self.answers.reader.fill_buf() => None,
-            written = write => Some(written),
+            _ = answers.reader.fill_buf() => None,
+            sent = sending => Some(sent),
         };
-        match written {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => match timeout(LAST_WORD, self.interruption()).await {
+        match sent {
+            Some(Ok(())) => {
+                self.writer.shutdown().await.map_err(CallError::io("ending the payload"))?;
+                parse_json("work submit", &self.answer("answer to the payload", limit).await?)
+            }
+            Some(Err(failed @ CallError::Io { .. })) => match timeout(LAST_WORD, self.interruption()).await {
                 Ok(refused @ CallError::Refused(_)) => Err(refused),
-                Ok(_) | Err(_) => Err(CallError::io("sending the payload")(error)),
+                Ok(_) | Err(_) => Err(failed),
             },
+            Some(Err(failed)) => Err(failed),
             None => Err(self.interruption().await),
         }
     }
 
-    /// Ends once the node has something to say before the end of the payload, or is gone. May be dropped at any time.
-    pub async fn interrupted(&mut self) {
-        // An error shows again where the words are read.
-        let _ = self.answers.reader.fill_buf().await;
-    }
-
     /// What the node says before the end of the payload, an error as a rule.
-    pub async fn interruption(&mut self) -> CallError {
+    async fn interruption(&mut self) -> CallError {
         match self.answer("reason", self.answers.limits.answer).await {
             Ok(answer) => unexpected("work submit, in the middle of the payload", &answer),
             Err(error) => error,
         }
-    }
-
-    /// Ends the payload and waits for the node's answer to it, for as long as `limit`.
-    ///
-    /// # Errors
-    /// [`CallError::Refused`] if the node could not keep the payload or start the job.
-    pub async fn finish(&mut self, limit: Duration) -> Result<Value, CallError> {
-        self.writer.shutdown().await.map_err(CallError::io("ending the payload"))?;
-        let answer = self.answer("answer to the payload", limit).await?;
-        parse_json("work submit", &answer)
     }
 
     async fn answer(&mut self, what: &'static str, limit: Duration) -> Result<String, CallError> {

@@ -3,12 +3,11 @@
 //! look whole to a Go node, and over TCP to any, so the unit is released first.
 
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 
 use super::request::{Request, WorkRequest};
 use super::{CallError, Client, ControlConnection};
 
-const CHUNK: usize = 256 << 10;
 /// The last answer comes after the node has put the whole payload on disk, which large ones make slow.
 const DISK_FACTOR: u32 = 10;
 
@@ -47,25 +46,11 @@ impl PendingUnit {
     /// if the node could not keep the payload or start the job.
     pub async fn send(
         &mut self,
-        mut payload: impl AsyncRead + Unpin,
-        mut progress: impl FnMut(u64),
+        payload: impl AsyncRead + Unpin,
+        progress: impl FnMut(u64),
     ) -> Result<Submitted, CallError> {
-        let mut buffer = vec![0; CHUNK];
-        let mut sent = 0_u64;
-        loop {
-            let count = tokio::select! {
-                biased;
-                () = self.connection.interrupted() => return Err(self.connection.interruption().await),
-                count = payload.read(&mut buffer) => count.map_err(CallError::Payload)?,
-            };
-            if count == 0 {
-                break;
-            }
-            self.connection.send(&buffer[..count]).await?;
-            sent += count as u64;
-            progress(sent);
-        }
-        let answer = self.connection.finish(self.client.deadlines.answer * DISK_FACTOR).await?;
+        let limit = self.client.deadlines.answer * DISK_FACTOR;
+        let answer = self.connection.send_payload(payload, progress, limit).await?;
         let text = |key| answer.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
         match (text("unitid"), text("result")) {
             (Some(unit), Some(result)) => Ok(Submitted { unit: unit.to_owned(), result: result.to_owned() }),
