@@ -50,7 +50,10 @@ impl Remotes {
         let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
         let what = Follow { unit, start, signature, ends_with_unit: true };
         match session.connection.follow(what).await {
-            Ok(()) => self.receive(entry, &mut session, &mut output).await,
+            Ok(()) => {
+                entry.link().note_contact();
+                self.receive(entry, &mut session, &mut output).await
+            }
             Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownCommand => {
                 self.poll(entry, &remote, session, &mut output).await
             }
@@ -64,13 +67,9 @@ impl Remotes {
         session: &mut ControlSession,
         output: &mut Output,
     ) -> Result<(), StepError> {
-        let mut is_new = true;
         loop {
             let frame = Frame::read(session.connection.reader()).await?;
             entry.link().note_progress();
-            if std::mem::take(&mut is_new) {
-                entry.link().note_contact();
-            }
             match frame {
                 Frame::Output(bytes) => {
                     if !self.take_output(entry, output, bytes.into()).await? {

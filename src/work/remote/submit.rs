@@ -56,6 +56,7 @@ impl Remotes {
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
+        // No earlier attempt was made under this ID.
         let is_first = fresh.is_some();
         let params = params_for(&entry.id, &remote, session.peer);
         let signature = self.sign_submission(&remote, &params, chosen, payload)?;
@@ -71,11 +72,11 @@ impl Remotes {
             };
         }
         let request = submission(&remote, params, chosen, signature);
-        let try_it = Try { attempt, is_first };
         let (remotes, unit) = (self.clone(), entry.clone());
         link.set_half_there(true);
         let mut session =
-            detached(async move { remotes.create_there(&unit, session, request, try_it).await }).await?;
+            detached(async move { remotes.create_there(&unit, session, request, attempt, is_first).await })
+                .await?;
         let answer = self.send_all(entry, &mut session, String::new()).await?;
         if !answer.starts_with('{') {
             return Err(StepError::Connection(format!("unexpected answer to the payload: {answer}")));
@@ -112,7 +113,8 @@ impl Remotes {
         entry: &Arc<Entry>,
         mut session: ControlSession,
         request: SubmitRequest,
-        Try { attempt, is_first }: Try,
+        attempt: u64,
+        is_first: bool,
     ) -> Result<ControlSession, StepError> {
         let bad = |answer: &str| StepError::refused(format!("could not parse response: {answer}"));
         let id = match session.connection.submit(request).await {
@@ -270,13 +272,6 @@ impl Remotes {
 
 pub(super) fn extra(entry: &Arc<Entry>) -> RemoteExtra {
     entry.status().remote().cloned().unwrap_or_default()
-}
-
-/// One of several attempts to have the other node make a unit.
-struct Try {
-    attempt: u64,
-    /// No earlier one was made under this ID.
-    is_first: bool,
 }
 
 /// The ID under which a unit is submitted to a node: its own here, where the node is known, or may be one, to take it.
