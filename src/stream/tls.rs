@@ -250,3 +250,44 @@ impl ServerCertVerifier for FixedName {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_taken_before_the_handshake() {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let listener = quinn::Endpoint::server(server().unwrap(), local).unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            let mut connections = Vec::new();
+            while let Some(incoming) = listener.accept().await {
+                connections.push(incoming.await.unwrap());
+            }
+        });
+        // A dialer that keeps tickets, if it gets any, and would like to send early.
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(FixedName { provider }))
+            .with_no_client_auth();
+        config.enable_early_data = true;
+        let config = client_config(config, true).unwrap();
+        let mut dialer = quinn::Endpoint::client(local).unwrap();
+        dialer.set_default_client_config(config);
+        for _ in 0..2 {
+            let connecting = dialer.connect(address, "netceptor").unwrap();
+            let Err(connecting) = connecting.into_0rtt() else { panic!("it may send early") };
+            let connection = connecting.await.unwrap();
+            // Tickets come with the first packets behind the handshake.
+            let (mut sends, _receives) = connection.open_bi().await.unwrap();
+            sends.write_all(b"x").await.unwrap();
+            sends.finish().unwrap();
+            sends.stopped().await.unwrap();
+        }
+        serving.abort();
+    }
+}
