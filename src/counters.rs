@@ -1,5 +1,7 @@
-//! What a node counts of its mesh: plain numbers, as the core counts them and as clients read them. Nothing is decided by
-//! them.
+//! What a node counts: plain numbers, as the rooms count them and as clients read them. Nothing is decided by them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +80,8 @@ pub struct NeighborStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Tables {
+    /// Nodes to which there is a way.
+    pub routes: u64,
     /// Nodes whose links are known, this one aside.
     pub nodes: u64,
     /// Bytes of their updates, and what each link in them takes.
@@ -96,4 +100,96 @@ pub struct Tables {
     pub names: u64,
     /// Updates of doubtful origin that are not to be passed on again.
     pub seen: u64,
+}
+
+/// The lengths by which durations are counted, in seconds: from a transaction of a store to a job of a day.
+pub const BOUNDS: [f64; 13] =
+    [0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
+
+/// Durations by their lengths, counted from many tasks at once.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// One for each bound, and one for what is longer.
+    counts: [AtomicU64; BOUNDS.len() + 1],
+    micros: AtomicU64,
+}
+
+/// How many durations there were of each length.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Lengths {
+    /// Up to each of [`BOUNDS`], the shorter ones aside, and longer than all of them.
+    pub counts: [u64; BOUNDS.len() + 1],
+    /// Their sum, in seconds.
+    pub seconds: f64,
+}
+
+impl Durations {
+    /// Counts one.
+    pub fn note(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let at = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn lengths(&self) -> Lengths {
+        let counts = std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed));
+        Lengths { counts, seconds: self.micros.load(Ordering::Relaxed) as f64 / 1e6 }
+    }
+}
+
+impl Lengths {
+    /// Counts what another one has counted.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, more)| *sum += more);
+        self.seconds += other.seconds;
+    }
+}
+
+/// What is counted of a controller. Names of states and kinds are those in its answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ControllerCounters {
+    /// Jobs that have not ended: state, kind, number.
+    pub jobs: Vec<(String, String, u64)>,
+    /// How long the oldest of those waits that are not placed, in seconds.
+    pub oldest_pending: f64,
+    /// Jobs that have ended, as this node has shown: kind, state, number.
+    pub finished: Vec<(&'static str, &'static str, u64)>,
+    /// Of those, from the submission to the start.
+    pub start_delay: Lengths,
+    /// Of those, their events.
+    pub events: u64,
+    /// Passes.
+    pub pass: Lengths,
+    /// Transactions that read.
+    pub reads: Lengths,
+    /// Transactions that write.
+    pub writes: Lengths,
+    /// Control nodes whose jobs this one has given new owners.
+    pub takeovers: u64,
+    /// Writes that the store refused as another node owns what they change.
+    pub fenced: u64,
+    /// Units that seem to belong to no job.
+    pub orphans: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_counts_once_at_the_first_bound_that_it_does_not_exceed() {
+        let durations = Durations::default();
+        [0, 1000, 1001, 400_000, 90_000_000_000]
+            .map(Duration::from_micros)
+            .iter()
+            .for_each(|d| durations.note(*d));
+        let mut found = durations.lengths();
+        assert_eq!((found.counts[0], found.counts[1], found.counts[4], found.counts[13]), (2, 1, 1, 1));
+        assert!((found.seconds - 90_000.402_001).abs() < 1e-6, "{}", found.seconds);
+        found.add(&durations.lengths());
+        assert_eq!(found.counts.iter().sum::<u64>(), 10);
+    }
 }

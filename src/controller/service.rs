@@ -21,6 +21,7 @@ use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream::Asked;
+use crate::counters::ControllerCounters;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::work::Registry;
@@ -130,6 +131,12 @@ impl Controller {
             Some(service) => service.operate(operation, who).await,
             None => self.door.operate(&operation).map(|answer| (answer, None)),
         }
+    }
+
+    /// What is counted of it; nothing before its store is there.
+    pub async fn figures(&self) -> Option<ControllerCounters> {
+        let service = self.service.borrow().clone();
+        Some(service?.driver.figures().await)
     }
 
     /// Returns it once its store is there; never if it is stopped before.

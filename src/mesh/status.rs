@@ -79,7 +79,8 @@ impl Mesh {
     /// How much is remembered at the moment.
     pub fn tables(&self) -> Tables {
         let (absent, seen) = (self.aging.len() as u64, self.update_ids.len() as u64);
-        let mut tables = Tables { absent, seen, ..Tables::default() };
+        let routes = self.lsdb.hops().len() as u64;
+        let mut tables = Tables { routes, absent, seen, ..Tables::default() };
         self.lsdb.measure(&mut tables);
         self.services.measure(&mut tables);
         tables

@@ -116,6 +116,11 @@ impl Clusters {
         Self { rate, store, proven: ProvenServers::default(), known: Mutex::default() }
     }
 
+    /// Requests to their API servers: verb, answer's code, number.
+    pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
+        self.proven.calls()
+    }
+
     /// The cluster of a credential.
     ///
     /// # Errors

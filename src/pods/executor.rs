@@ -68,6 +68,11 @@ impl Executor {
         Self { node: node.into(), store, environment, clusters, drivers: Mutex::default() }
     }
 
+    /// Requests to API servers: verb, answer's code, number.
+    pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
+        self.clusters.calls()
+    }
+
     /// Checks a submission, and gives the ExtraData of its unit.
     ///
     /// # Errors

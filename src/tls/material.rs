@@ -120,10 +120,14 @@ impl Material {
         self.trust.authorities.warnings.iter().map(move |warning| format!("{file}: {warning}"))
     }
 
-    /// The end of the own certificate, if it has expired or does so soon.
+    /// The end of the own certificate.
+    pub(super) fn not_after(&self) -> Option<Timestamp> {
+        Some(Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?.not_after)
+    }
+
+    /// The same, if it has expired or does so soon.
     pub(super) fn ends_soon(&self, now: Timestamp) -> Option<Timestamp> {
-        let facts = Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?;
-        Some(facts.not_after).filter(|end| end.duration_since(now) < WARN_BEFORE)
+        self.not_after().filter(|end| end.duration_since(now) < WARN_BEFORE)
     }
 
     /// Advice about the own certificate, if it expires soon.

@@ -216,6 +216,11 @@ impl Profile {
         &self.settings.name
     }
 
+    /// The directive that configures it.
+    pub(super) fn directive(&self) -> &'static str {
+        self.settings.directive
+    }
+
     /// Why peers would reject the own certificate, as far as this node can know: they have authorities of their own.
     pub fn own_flaw(&self) -> Option<Rejection> {
         let material = self.material.load();
@@ -368,6 +373,11 @@ impl Profile {
     /// Advice about the own certificate, if it expires soon.
     pub fn expiry_warning(&self) -> Option<String> {
         self.material.load().expiry_warning(Timestamp::now())
+    }
+
+    /// The end of the own certificate, if it has one.
+    pub(super) fn not_after(&self) -> Option<Timestamp> {
+        self.material.load().not_after()
     }
 
     /// The file and the end of the own certificate, if it expires soon.

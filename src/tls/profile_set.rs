@@ -155,6 +155,15 @@ impl Profiles {
         self.set.load().current().filter_map(|profile| profile.ends_soon()).collect()
     }
 
+    /// The ends of all certificates of the node, each with its profile's directive and name.
+    pub fn ends(&self) -> Vec<(&'static str, String, Timestamp)> {
+        let set = self.set.load();
+        let end = |profile: &Arc<Profile>| {
+            Some((profile.directive(), profile.name().to_owned(), profile.not_after()?))
+        };
+        set.current().filter_map(end).collect()
+    }
+
     async fn look(&self) {
         let profiles = self.clone();
         // Files may lie on a file system that hangs: the node must not.

@@ -95,6 +95,11 @@ impl Local {
             .collect()
     }
 
+    /// The names of all types.
+    pub(crate) fn type_names(&self) -> Vec<String> {
+        self.types.load().values().map(|kind| kind.name.clone()).collect()
+    }
+
     /// Replaces the types. Units that run go on; those that wait in the queue start by the new ones.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
 //!   requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
+//! - `figures`: what is counted of units.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
 //! - `pods`: units that run as pods: [`crate::pods`] decides and acts, and here they are units as others.
 
@@ -20,6 +21,7 @@ mod caller;
 mod cgroup;
 mod command;
 mod error;
+mod figures;
 pub mod follow;
 pub mod jobs;
 pub mod limits;
@@ -42,6 +44,7 @@ pub(crate) use cgroup::check_limits;
 pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};
+pub use figures::WorkFigures;
 pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, Submission};
 pub use results::ResultStream;
 pub use store::NodeDirectory;

@@ -74,6 +74,11 @@ impl Pods {
         Arc::new(Self { units, local, gate, jobs, executor })
     }
 
+    /// Requests to Kubernetes: verb, answer's code, number.
+    pub(crate) fn calls(&self) -> Vec<(&'static str, String, u64)> {
+        self.executor.as_ref().map(Executor::calls).unwrap_or_default()
+    }
+
     fn executor(&self) -> Result<&Executor, WorkError> {
         self.executor.as_ref().map_err(|error| WorkError::Pod(error.clone()))
     }

@@ -89,6 +89,13 @@ impl UnitId {
     }
 }
 
+/// The number of the job that a unit was made for, if its ID is that of a job's child.
+pub fn job_of(unit: &str) -> Option<u64> {
+    let is_child = unit.parse::<UnitId>().is_ok_and(|unit| unit.is_child());
+    let number = unit.get(1 + INSTALL + 1..).filter(|_| is_child)?;
+    number.split_once('a')?.0.parse().ok()
+}
+
 impl FromStr for UnitId {
     type Err = InvalidUnitId;
     fn from_str(text: &str) -> Result<Self, InvalidUnitId> {
@@ -320,6 +327,21 @@ fn runner_vanished(killed: usize) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_unit_of_an_attempt_names_its_job() {
+        for (unit, job) in [
+            ("c0123abcdn42a1rdeadbeef", Some(42)),
+            ("c0123abcdn42", None),
+            ("c0123abcdna1r0", None),
+            ("c0123abcdh1a1r0", None),
+            ("n42a1", None),
+            ("", None),
+            ("c0123abcdn99999999999999999999999a1", None),
+        ] {
+            assert_eq!(job_of(unit), job, "{unit}");
+        }
+    }
 
     fn state() -> impl Strategy<Value = State> {
         (0_u64..5).prop_map(|n| State::from_number(n).unwrap())

@@ -29,6 +29,7 @@ use self::id_locks::{IdLock, IdLocks};
 use self::quota::Accounts;
 use self::released::Released;
 use self::steps::KeptSteps;
+use super::figures::{Stopwatch, Timings};
 use super::status::Status;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
@@ -52,6 +53,7 @@ pub(crate) struct Units {
     disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
     pub(crate) step_times: KeptSteps,
+    timings: Arc<Timings>,
 }
 
 /// Why a unit was not made.
@@ -85,6 +87,7 @@ impl Units {
             withdrawn: Released::new(),
             accounts: Arc::default(),
             step_times: KeptSteps::default(),
+            timings: Arc::default(),
         })
     }
 
@@ -96,6 +99,11 @@ impl Units {
     /// The node whose units they are.
     pub(crate) fn node_id(&self) -> &NodeId {
         &self.node_id
+    }
+
+    /// How long they wait and run.
+    pub(crate) fn timings(&self) -> &Timings {
+        &self.timings
     }
 
     /// How many there are.
@@ -251,6 +259,7 @@ impl Units {
         self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         entry.set_charge(charge);
+        entry.measure(Stopwatch::start(self.timings.clone()));
         self.by_id.write().insert(id, entry.clone());
         Ok(entry)
     }

@@ -4,6 +4,7 @@
 //! node has watched.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -336,6 +337,7 @@ impl JobDriver {
     pub(super) async fn take_over(&self, lost: Lease) -> Result<(), Error> {
         let (on_loss, node) = (self.options().on_loss, lost.node.clone());
         let moved = self.store.take_over(self.fence(), lost, on_loss).await?;
+        self.figures.takeovers.fetch_add(1, Ordering::Relaxed);
         if !moved.is_empty() {
             tracing::warn!(lost = %node, jobs = moved.len(), "a control node is lost, and its jobs have new owners");
         }

@@ -17,6 +17,7 @@ mod candidates;
 mod checks;
 mod discovery;
 mod end;
+mod figures;
 mod followers;
 mod input;
 mod lease;
@@ -46,6 +47,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use self::attempts::Attempts;
 pub use self::candidates::Candidate;
 use self::discovery::{Own, Sightings};
+use self::figures::Figures;
 use self::own_lease::OwnLease;
 use self::presence::Presence;
 use self::published::Published;
@@ -80,6 +82,7 @@ pub struct JobDriver {
     presence: Presence,
     attempts: Attempts,
     published: Published,
+    pub(super) figures: Figures,
     /// Children that run here, of jobs of other control nodes. Locked for a look or an entry.
     foreign: Mutex<BTreeSet<String>>,
     /// How long jobs have waited, by the lease's clock.
@@ -126,6 +129,7 @@ impl JobDriver {
             presence: Presence::default(),
             attempts: Attempts::default(),
             published: Published::default(),
+            figures: Figures::default(),
             foreign: Mutex::default(),
             waits: Arc::default(),
             peers: OnceLock::new(),
@@ -289,7 +293,9 @@ impl JobDriver {
         alive.insert(self.node.clone());
         let waits = Waits { watch: self.waits.clone(), now: self.lease.now(), alive: Some(alive) };
         let limits = PassLimits { require_tls: self.options().require_tls, waits, ..PassLimits::default() };
+        let begun = Instant::now();
         let passed = self.store.pass(self.fence(), limits).await?;
+        self.figures.pass.note(begun.elapsed());
         for job in passed.failed {
             self.show(job).await?;
         }

@@ -62,14 +62,16 @@ impl Published {
         });
     }
 
-    /// These units of a job have shown its end. One that came meanwhile has not.
-    pub(super) fn on_end_shown(&self, job: JobId, units: &[JobUnit]) {
-        if let Entry::Occupied(mut list) = self.units.lock().entry(job) {
-            list.get_mut().retain(|one| !units.iter().any(|shown| shown.id() == one.id()));
-            if list.get().is_empty() {
-                list.remove();
-            }
+    /// These units of a job have shown its end. One that came meanwhile has not. Says whether all have now.
+    pub(super) fn on_end_shown(&self, job: JobId, units: &[JobUnit]) -> bool {
+        let mut all = self.units.lock();
+        let Entry::Occupied(mut list) = all.entry(job) else { return false };
+        list.get_mut().retain(|one| !units.iter().any(|shown| shown.id() == one.id()));
+        let is_over = list.get().is_empty();
+        if is_over {
+            list.remove();
         }
+        is_over
     }
 
     /// Takes the units of a job that has no end to show.

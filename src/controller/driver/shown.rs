@@ -229,7 +229,9 @@ impl JobDriver {
             unit.report(report(detail, &child_type, unit.extra())).await;
         }
         if detail.row.state.is_final() {
-            self.published.on_end_shown(job, units);
+            if self.published.on_end_shown(job, units) {
+                self.figures.note_end(&detail.row);
+            }
             if !parsed(detail)?.rerun {
                 for unit in units {
                     self.drop_payload(job, unit).await?;

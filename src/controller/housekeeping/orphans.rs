@@ -2,6 +2,7 @@
 //! is being made, asked or released meanwhile is none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -54,6 +55,7 @@ impl Service {
                 tracing::debug!(unit, %error, "an orphan is not released yet");
             }
         }
+        self.driver.figures.orphans.store(found.len() as u64, Ordering::Relaxed);
         *suspects = found;
         Ok(())
     }

@@ -42,7 +42,7 @@ mod tls;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -69,7 +69,8 @@ use self::sql::Sql;
 use self::sqlite::Sqlite;
 pub use self::sqlite::restore;
 pub use self::submit::{Submission, Submitted};
-use crate::controller::core::{Fence, InstanceName, Time};
+use crate::controller::core::{Fence, InstanceName, JobState, Time};
+use crate::counters::{Durations, Lengths};
 
 /// A handle to the store. Clones share it; the last one that is dropped closes it.
 #[derive(Debug, Clone)]
@@ -78,11 +79,20 @@ pub struct Store {
     changes: Arc<watch::Sender<u64>>,
     /// Transactions that failed because the database was away.
     away: Arc<AtomicU64>,
+    counted: Arc<Counted>,
 }
 
 /// How PostgreSQL is backed up.
 pub const POSTGRES_TOOLS: &str = "it is PostgreSQL: back it up with `pg_dump --format=custom --schema=meshd`, and \
     restore it with `pg_restore --clean`";
+
+/// What is counted of transactions.
+#[derive(Debug, Default)]
+struct Counted {
+    reads: Durations,
+    writes: Durations,
+    fenced: AtomicU64,
+}
 
 #[derive(Debug)]
 enum Engine {
@@ -110,7 +120,7 @@ impl Store {
             Options::Sqlite(path) => Engine::Sqlite(Sqlite::open(path, node, changes.clone())?),
             Options::Postgres(options) => Engine::Postgres(Postgres::open(options, changes.clone())?),
         };
-        let store = Self { engine: Arc::new(engine), changes, away: Arc::default() };
+        let store = Self { engine: Arc::new(engine), changes, away: Arc::default(), counted: Arc::default() };
         store.write(move |sql| schema::migrate(sql, steps)).await?;
         Ok(store)
     }
@@ -132,6 +142,33 @@ impl Store {
     /// How many transactions failed since the store was opened because the database was away. They may be repeated.
     pub fn times_away(&self) -> u64 {
         self.away.load(Ordering::Relaxed)
+    }
+
+    /// Transactions since the store was opened: those that read, those that wrote, and how many of these were fenced.
+    pub fn figures(&self) -> (Lengths, Lengths, u64) {
+        let Counted { reads, writes, fenced } = &*self.counted;
+        (reads.lengths(), writes.lengths(), fenced.load(Ordering::Relaxed))
+    }
+
+    /// The jobs that have not ended, by state and kind, and how long the oldest pending one has waited.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn open_jobs(&self) -> Result<(Vec<(String, String, u64)>, Duration), Error> {
+        let query = "SELECT state, kind, count(*), min(created) FROM job \
+             WHERE state IN ('pending', 'waiting', 'running') GROUP BY state, kind ORDER BY state, kind";
+        self.read(move |sql| {
+            let (mut jobs, mut oldest) = (Vec::new(), Duration::ZERO);
+            for mut row in sql.query(query, &[])? {
+                let (state, kind, count): (String, String, i64) = (row.take()?, row.take()?, row.take()?);
+                if state == JobState::Pending.name() {
+                    oldest = oldest.max(sql.now().since(row.take()?));
+                }
+                jobs.push((state, kind, count.unsigned_abs()));
+            }
+            Ok((jobs, oldest))
+        })
+        .await
     }
 
     /// The store's clock: the database's, or with SQLite one that never goes back while the process runs.
@@ -171,10 +208,13 @@ impl Store {
         &self,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.counted(match &*self.engine {
+        let begun = Instant::now();
+        let written = match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.write(verb).await,
             Engine::Postgres(postgres) => postgres.run(verb).await,
-        })
+        };
+        self.counted.writes.note(begun.elapsed());
+        self.counted(written)
     }
 
     /// Runs one transaction that only reads. `verb` may run more than once.
@@ -182,15 +222,20 @@ impl Store {
         &self,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.counted(match &*self.engine {
+        let begun = Instant::now();
+        let read = match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(verb).await,
             Engine::Postgres(postgres) => postgres.run(verb).await,
-        })
+        };
+        self.counted.reads.note(begun.elapsed());
+        self.counted(read)
     }
 
     fn counted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(Error::Away(_)) = &result {
-            self.away.fetch_add(1, Ordering::Relaxed);
+        match &result {
+            Err(Error::Away(_)) => drop(self.away.fetch_add(1, Ordering::Relaxed)),
+            Err(Error::Fenced(_)) => drop(self.counted.fenced.fetch_add(1, Ordering::Relaxed)),
+            Ok(_) | Err(_) => {}
         }
         result
     }

@@ -19,7 +19,7 @@ use super::rate::RateLimit;
 use super::rights::{self, Rights};
 use super::{
     ANSWER_WITHIN, Api, ApiAnswer, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach,
-    body, connect, no_answer, unanswered,
+    body, calls, connect, no_answer, unanswered,
 };
 use crate::pods::api_error::{ApiError, Patience, Unreachable};
 use crate::pods::environment::Rate;
@@ -64,9 +64,11 @@ impl HttpApi {
             limit.admit().await;
         }
         let right = rights::needed(&request);
+        let verb = calls::verb(request.method(), request.uri().query());
         let error = match timeout(ANSWER_WITHIN, self.client.send(request)).await {
             Ok(Ok(mut response)) => {
                 self.server.note_answer();
+                self.server.note_call(verb, Some(response.status()));
                 self.rights.note_answer(right, &mut response);
                 return Ok(response);
             }
@@ -76,6 +78,7 @@ impl HttpApi {
                 self.unreachable(failure, &unanswered())
             }
         };
+        self.server.note_call(verb, None);
         self.rights.note_failure();
         Err(error)
     }

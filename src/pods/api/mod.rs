@@ -9,6 +9,7 @@
 
 mod attach;
 mod body;
+mod calls;
 pub mod connect;
 mod failure;
 mod http;

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::StatusCode;
 use parking_lot::Mutex;
+
+use super::calls::Calls;
 
 /// Most that are remembered: submissions bring addresses and authorities.
 const MOST: usize = 4_096;
@@ -13,9 +16,12 @@ const MOST: usize = 4_096;
 /// A server's host and port, and the digest of the certificates of its authority, which may be long.
 pub(super) type ServerKey = (String, u16, [u8; 32]);
 
-/// The servers that have answered. Clones are the same.
+/// The servers that have answered, and what all were asked. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct ProvenServers(Arc<Mutex<BTreeSet<ServerKey>>>);
+pub struct ProvenServers {
+    answered: Arc<Mutex<BTreeSet<ServerKey>>>,
+    calls: Calls,
+}
 
 /// One server, as one client sees it.
 #[derive(Debug)]
@@ -27,17 +33,27 @@ pub(super) struct Server {
 }
 
 impl ProvenServers {
+    /// Requests to all servers: verb, answer's code, number.
+    pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
+        self.calls.all()
+    }
+
     pub(super) fn server(&self, key: ServerKey) -> Arc<Server> {
         Arc::new(Server { key, all: self.clone(), has_answered: AtomicBool::new(false) })
     }
 }
 
 impl Server {
+    /// Counts a request and the head of its answer, if one came.
+    pub(super) fn note_call(&self, verb: &'static str, answer: Option<StatusCode>) {
+        self.all.calls.note(verb, answer);
+    }
+
     pub(super) fn note_answer(&self) {
         if self.has_answered.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut all = self.all.0.lock();
+        let mut all = self.all.answered.lock();
         if all.len() >= MOST {
             // Those in use come back with their next answer.
             all.clear();
@@ -47,7 +63,7 @@ impl Server {
 
     /// Whether it has ever answered, to any client that trusts the same authority.
     pub(super) fn is_proven(&self) -> bool {
-        self.has_answered.load(Ordering::Relaxed) || self.all.0.lock().contains(&self.key)
+        self.has_answered.load(Ordering::Relaxed) || self.all.answered.lock().contains(&self.key)
     }
 
     /// Its host and port.

@@ -91,7 +91,7 @@ impl Options {
 /// The units of a node. Clones share them.
 #[derive(Clone)]
 pub struct Registry {
-    units: Arc<Units>,
+    pub(super) units: Arc<Units>,
     local: Arc<Local>,
     remotes: Arc<Remotes>,
     pods: Arc<Pods>,
@@ -213,6 +213,21 @@ impl Registry {
         }
         self.units.save_shown(&entries).await;
         Ok(Listing::new(self.clone(), entries))
+    }
+
+    /// The names of the types that are configured.
+    pub(super) fn type_names(&self) -> Vec<String> {
+        self.local.type_names()
+    }
+
+    /// Requests to Kubernetes: verb, answer's code, number.
+    pub(super) fn kubernetes_calls(&self) -> Vec<(&'static str, String, u64)> {
+        self.pods.calls()
+    }
+
+    /// How many units there are.
+    pub fn count(&self) -> usize {
+        self.units.len()
     }
 
     /// One unit.

@@ -154,6 +154,12 @@ impl Registry {
         *self.reserve.set.lock() = bytes;
     }
 
+    /// Free bytes of the disk, and those that are to stay free.
+    pub(in crate::work) async fn disk(&self) -> Option<(u64, u64)> {
+        let space = self.reserve.look().await?;
+        Some((space.free, space.reserve(self.reserve.set())))
+    }
+
     /// Returns once there is more free than the reserve.
     pub async fn has_room(&self) {
         while self.reserve.check().await.is_err() {

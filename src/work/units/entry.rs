@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tracing::info;
 
 use super::farewell::Farewell;
 use super::quota::{Charge, Exceeded};
@@ -14,10 +15,11 @@ use super::steps::Steps;
 use super::writer::Writer;
 use crate::rpc::report::unit::UnitStep;
 use crate::work::WorkError;
+use crate::work::figures::Stopwatch;
 use crate::work::remote::Link;
-use crate::work::status::Status;
+use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, Store, UnitDir};
-use crate::work::unit::{Event, State, UnitId};
+use crate::work::unit::{Event, State, UnitId, job_of};
 
 /// A unit that exists.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ impl Drop for CancelInProgress {
 struct Shown {
     status: Arc<Status>,
     live: Hold,
+    /// Measures it until it ends, if this process has made it.
+    stopwatch: Option<Box<Stopwatch>>,
     /// The furthest state that a power loss would leave.
     durable: State,
     /// The status is not on disk as it is shown, and has to be.
@@ -175,6 +179,7 @@ impl Entry {
         let shown = Shown {
             status,
             live,
+            stopwatch: None,
             durable,
             is_unsaved: false,
             has_saver: false,
@@ -190,6 +195,11 @@ impl Entry {
             charge: Mutex::default(),
             farewell: OnceLock::new(),
         })
+    }
+
+    /// Has the unit measured, which was just made.
+    pub(super) fn measure(&self, stopwatch: Stopwatch) {
+        self.shown.lock().stopwatch = Some(Box::new(stopwatch));
     }
 
     /// Gives the unit its part of a quota, if its caller has one.
@@ -233,22 +243,40 @@ impl Entry {
 
     /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
     pub(crate) fn show(&self, status: Status) {
-        self.shown.lock().show(status, &self.steps);
+        let news = self.shown.lock().show(status, &self.steps);
+        self.tell(news);
     }
 
     /// Shows a status that is to be saved; says whether a task has to be started for that.
     pub(crate) fn show_unsaved(&self, status: Status) -> bool {
         let mut shown = self.shown.lock();
         shown.is_unsaved = true;
-        shown.show(status, &self.steps);
-        !std::mem::replace(&mut shown.has_saver, true)
+        let news = shown.show(status, &self.steps);
+        let needs_saver = !std::mem::replace(&mut shown.has_saver, true);
+        drop(shown);
+        self.tell(news);
+        needs_saver
     }
 
     /// Shows a status that is durable.
     pub(crate) fn show_saved(&self, status: Status) {
         let mut shown = self.shown.lock();
         (shown.durable, shown.is_unsaved) = (status.life.state, false);
-        shown.show(status, &self.steps);
+        let news = shown.show(status, &self.steps);
+        drop(shown);
+        self.tell(news);
+    }
+
+    /// Logs that the unit has started or ended: on every node that has it, under the same fields.
+    fn tell(&self, news: Option<Arc<Status>>) {
+        let Some(status) = news else { return };
+        let state = status.life.state.name();
+        // That of a job may quote its output, which is not for everybody who reads logs.
+        let (job, detail) = match &status.extra {
+            Extra::Job(job) => (job.job_id.map(i64::unsigned_abs), None),
+            _ => (job_of(self.id.as_str()), Some(status.life.detail.as_str())),
+        };
+        info!(unit = %self.id, job, work_type = status.work_type, state, detail, "unit");
     }
 
     /// What is unsaved stays so: the unit is deleted, or its files are a runner's from here on.
@@ -307,7 +335,8 @@ impl Entry {
         (shown.is_gone, shown.is_unsaved) = (true, false);
         let mut status = Status::clone(&shown.status);
         if status.life.apply(&Event::CancelledLocally) {
-            shown.show(status, &self.steps);
+            // A unit that is deleted is no news.
+            let _deleted = shown.show(status, &self.steps);
         }
     }
 
@@ -353,19 +382,28 @@ impl Entry {
 }
 
 impl Shown {
-    fn show(&mut self, status: Status, steps: &Steps) {
-        match status.life.state {
+    /// Returns the status if the unit has started or ended.
+    fn show(&mut self, status: Status, steps: &Steps) -> Option<Arc<Status>> {
+        let before = std::mem::replace(&mut self.status, Arc::new(status)).life.state;
+        let state = self.status.life.state;
+        match state {
             State::Pending => {}
             State::Running => steps.note(UnitStep::Started),
             State::Succeeded | State::Failed | State::Canceled => steps.note(UnitStep::Ended),
         }
-        self.status = Arc::new(status);
+        if let Some(stopwatch) = &mut self.stopwatch {
+            stopwatch.note(&self.status.work_type, state);
+        }
+        if state.is_final() {
+            self.stopwatch = None;
+        }
         if let Some(live) = self.live.get() {
             live.changes.send_replace(self.status.clone());
-            if self.status.life.state.is_final() {
+            if state.is_final() {
                 self.live = Hold::Lent(Arc::downgrade(&live));
             }
         }
+        (state != before).then(|| self.status.clone())
     }
 }
 

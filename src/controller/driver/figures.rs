@@ -1,0 +1,61 @@
+//! What a control node counts of its jobs and passes, for operators. Nothing is decided by it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::JobDriver;
+use crate::controller::core::{JobKind, JobState};
+use crate::controller::store::JobRow;
+use crate::counters::{ControllerCounters, Durations};
+
+/// The numbers since the driver started.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct Figures {
+    /// Locked for arithmetic alone.
+    finished: Mutex<BTreeMap<(JobKind, JobState), u64>>,
+    start_delay: Durations,
+    events: AtomicU64,
+    pub(super) pass: Durations,
+    pub(super) takeovers: AtomicU64,
+    pub(in crate::controller) orphans: AtomicU64,
+}
+
+impl Figures {
+    /// The units of a job have shown its end.
+    pub(super) fn note_end(&self, row: &JobRow) {
+        *self.finished.lock().entry((row.kind, row.state)).or_default() += 1;
+        self.events.fetch_add(row.events, Ordering::Relaxed);
+        if let Some(started) = row.started {
+            self.start_delay.note(started.since(row.created));
+        }
+    }
+}
+
+impl JobDriver {
+    /// What is counted at the moment; no jobs while the store is away.
+    pub async fn figures(&self) -> ControllerCounters {
+        let (jobs, oldest) = self.store.open_jobs().await.unwrap_or_default();
+        let (reads, writes, fenced) = self.store.figures();
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let figures = &self.figures;
+        let finished = figures.finished.lock();
+        ControllerCounters {
+            jobs,
+            oldest_pending: oldest.as_secs_f64(),
+            finished: finished
+                .iter()
+                .map(|((kind, state), count)| (kind.name(), state.name(), *count))
+                .collect(),
+            start_delay: figures.start_delay.lengths(),
+            events: read(&figures.events),
+            pass: figures.pass.lengths(),
+            reads,
+            writes,
+            takeovers: read(&figures.takeovers),
+            fenced,
+            orphans: read(&figures.orphans),
+        }
+    }
+}
