@@ -162,6 +162,8 @@ def meshd(directory, program, texts, release):
     package.add("/usr/share/zsh/site-functions/_meshctl", completions["zsh"], packager="rpm")
     package.add_document("/usr/share/doc/meshd/licences.txt.gz", compressed(texts["licences"]))
     package.add_document("/usr/share/doc/meshd/meshd.cdx.json", texts["materials"])
+    for file in sorted((HERE / "monitoring").iterdir()):
+        package.add(f"/usr/share/meshd/monitoring/{file.name}", file.read_text())
     package.add("/usr/share/licenses/meshd/LICENSE", (ROOT / "LICENSE").read_text(), packager="rpm", type="license")
     package.add_documents()
     return package

@@ -3,7 +3,7 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
+//! `http` <- `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
 //! and `control`, `pods` below `work`, `controller` above `work`, `confine` beside it. `config` stands above the rooms,
 //! of which it names only the options, and `daemon` reads it. tests/rooms.rs lists and checks every arrow.
 //!
@@ -18,6 +18,7 @@
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`pods`] owns the pods in which units run: their life, and all that is asked of API servers.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
+//! - `http` owns what a node tells over HTTP: its metrics and its health, from the reports of `control`.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
 //! - `confine` owns what a command that handles foreign content may do on this machine.
 //! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are
@@ -49,6 +50,7 @@ pub mod controller;
 pub mod counters;
 pub(crate) mod daemon;
 pub(crate) mod duration;
+pub(crate) mod http;
 pub(crate) mod join;
 pub mod mesh;
 pub mod node;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Every room with the rooms that it may import. `program` and the binaries stand above all.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("wire", &[]),
     ("counters", &[]),
     ("duration", &[]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
         "control",
         &["counters", "duration", "mesh", "node", "os", "rpc", "service", "stream", "tls", "wire", "work"],
     ),
+    ("http", &["control", "counters", "node", "os", "rpc", "tls", "work"]),
     ("confine", &["backend", "os"]),
     ("controller", &["confine", "counters", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),
@@ -52,6 +53,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "control",
             "controller",
             "counters",
+            "http",
             "mesh",
             "node",
             "os",

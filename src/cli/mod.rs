@@ -10,6 +10,7 @@ mod demo;
 mod endpoint;
 pub(crate) mod exit;
 mod group;
+mod health;
 mod install;
 mod instance;
 mod job;
@@ -65,6 +66,8 @@ struct Cli {
 enum Verb {
     /// Show the mesh as the node sees it
     Status(status::StatusArgs),
+    /// Whether the node does its work, for probes: 0 if it is ready
+    Health(health::Health),
     /// Ping a node through the mesh
     Ping(ping::Ping),
     /// Show the way through the mesh to a node
@@ -173,6 +176,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
     let context = || Ok::<_, Failure>(Context { client: cli.target.client(files.profiles, output)?, output });
     match cli.verb {
         Verb::Status(status) => status.run(&context()?).await,
+        Verb::Health(health) => health.run(&context()?).await,
         Verb::Ping(ping) => ping.run(&context()?).await,
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,

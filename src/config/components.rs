@@ -54,10 +54,11 @@ pub struct Facts {
     order: Order,
 }
 
-/// The order in which components are started: the mesh can reach the control service as soon as there is a link, and
+/// The order in which components are started: probes are answered from the first on, the mesh can reach the control service as soon as there is a link, and
 /// listeners of the control service on this host come last, so that an answer means that the node is up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
+    Http,
     ControlOnTheMesh,
     Listener,
     Peer,
@@ -72,6 +73,11 @@ impl Facts {
         if self.label.is_empty() {
             self.label = label.to_string();
         }
+    }
+
+    /// It starts before all others.
+    pub(super) fn comes_first(&mut self) {
+        self.order = Order::Http;
     }
 
     /// It listens on a port; port 0 is another one each time.

@@ -135,6 +135,12 @@ grammar! {
     };
     /// An address to listen on, of which the port alone is enough.
     struct ListenAddress => HostPort = Text parsed(HostPort::to_listen);
+    /// The same for HTTP: it is up before anything else, so that probes are told of the start.
+    struct HttpAddress => HostPort = Text parsed(HostPort::to_listen), describe |address, facts| {
+        facts.label(format_args!("on {address}"));
+        facts.listens(address, false);
+        facts.comes_first();
+    };
     /// A host to listen on.
     struct BindHost => String = Text parsed(bind_host);
     /// The name of a service that this node offers; reserved ones are refused.

@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::Context;
 use super::channel::Channel;
 use super::session::{Next, Peer};
+use crate::counters::ControllerCounters;
 use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
 use crate::work::{CallerName, Origin};
 
@@ -22,6 +23,9 @@ pub(crate) trait Operations: Send + Sync + 'static {
         operation: Operation,
         who: String,
     ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>>;
+
+    /// What is counted of it; `None` before its store is there.
+    fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>>;
 }
 
 /// What an operation is answered with, and what follows, up to the end of the connection.

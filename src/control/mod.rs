@@ -8,6 +8,7 @@ mod access;
 mod channel;
 mod connect;
 mod controller;
+mod health;
 mod lines;
 mod link;
 pub(crate) mod listen;
@@ -32,6 +33,7 @@ use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub(crate) use controller::{Operated, OperationStream, Operations};
+pub(crate) use health::Life;
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;
 pub(crate) use loglevel::LogLevels;

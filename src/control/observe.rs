@@ -1,12 +1,19 @@
 //! The reading half of the control service: what this node is at the moment, as reports. The core gives a snapshot of its
 //! own types; here it gets the keys that clients read, on the client's own task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use super::Operations;
+use super::health::{ControllerSeen, ControllerWatch, Life};
 use crate::mesh::Status;
 use crate::node::{LinkStatus, NodeHandle};
-use crate::rpc::report::node::{Connection, EndingCertificate, LinkReport, NodeReport, Section};
+use crate::rpc::report::Lenient;
+use crate::rpc::report::node::{
+    Connection, EndingCertificate, HealthReport, HealthState, LinkReport, NodeReport, PeerReport, Section,
+};
 use crate::tls::Profiles;
+use crate::work::Registry;
 
 /// What can be seen of a node; cheap to clone.
 #[derive(Clone)]
@@ -17,9 +24,50 @@ pub(crate) struct Observer {
     pub tls: Profiles,
     /// What a report shows as `Version`.
     pub version: &'static str,
+    /// Its units.
+    pub work: Registry,
+    /// The life of its process.
+    pub life: Life,
+    /// Its controller, if it has one.
+    controller: Option<Arc<ControllerWatch>>,
 }
 
 impl Observer {
+    pub(crate) fn new(
+        node: NodeHandle,
+        tls: Profiles,
+        version: &'static str,
+        work: Registry,
+        life: Life,
+        controller: Option<Arc<dyn Operations>>,
+    ) -> Self {
+        let controller = controller.map(|controller| Arc::new(ControllerWatch::new(controller)));
+        Self { node, tls, version, work, life, controller }
+    }
+
+    /// How the controller stands, or stood a moment ago, and what is counted of it; `None` if the node has none.
+    pub(crate) async fn controller(&self) -> Option<ControllerSeen> {
+        match &self.controller {
+            Some(controller) => Some(controller.look().await),
+            None => None,
+        }
+    }
+
+    /// Whether the node does its work.
+    pub(crate) async fn health(&self) -> HealthReport {
+        let phase = match (self.life.phase(), self.controller().await) {
+            (HealthState::Ready, Some((controller, _))) if !controller.store.up => HealthState::StoreAway,
+            (phase, _) => phase,
+        };
+        HealthReport {
+            status: Lenient::Known(phase),
+            node_id: self.node.id().to_string(),
+            links: self.node.links().await.len() as u64,
+            work_units: self.work.count() as u64,
+            uptime_seconds: self.life.uptime().as_secs(),
+        }
+    }
+
     /// These sections, as they are now.
     pub(crate) async fn report(&self, sections: &[Section]) -> NodeReport {
         let mesh = self.node.status().await;
@@ -36,6 +84,8 @@ impl Observer {
                 Section::Costs => report.known_connection_costs = Some(costs(&mesh)),
                 Section::Counters => report.counters = Some(mesh.counters),
                 Section::Tables => report.tables = Some(mesh.tables),
+                Section::Peers => report.peers = Some(self.peers(&mesh)),
+                Section::Health => report.health = Some(self.health().await),
                 Section::Ending => report.certificates_ending = Some(self.ending()),
                 Section::Links => {
                     let links = self.node.links().await;
@@ -44,6 +94,18 @@ impl Observer {
             }
         }
         report
+    }
+
+    fn peers(&self, mesh: &Status) -> Vec<PeerReport> {
+        let here: BTreeSet<_> = mesh.connections.keys().collect();
+        let dials = self.node.dials().into_iter();
+        dials
+            .map(|dial| PeerReport {
+                up: dial.node_id.as_ref().is_some_and(|node| here.contains(node)),
+                address: dial.address,
+                node_id: dial.node_id.map(|node| node.to_string()),
+            })
+            .collect()
     }
 
     /// The sections that a client asks for by name; without a list those that every client gets.

@@ -16,6 +16,7 @@ use crate::config::components::{Claim, Trust};
 use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
 use crate::control::{self, Server, ServerLimits};
+use crate::http::{HttpServer, TokenFile};
 use crate::node::LinkHandle;
 use crate::service::{
     CommandService, FlowLimits, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
@@ -207,6 +208,13 @@ impl Components {
                 let proxy =
                     UnixSocketServer::bind(&server.filename, server.permissions, streams(), to, service)?;
                 Ok(self.run(|stop| proxy.with_tls(tls).run(stop)))
+            }
+            Component::Metrics(metrics) => {
+                let (tls, token) = (self.server_profile(&metrics.tls)?, metrics.token_file.clone());
+                let token = token.map(TokenFile::open).transpose()?;
+                let address = metrics.address.to_string();
+                let server = HttpServer::bind(&address, tls, token, self.context.clone()).await?;
+                Ok(self.run(|stop| server.run(stop)))
             }
             Component::UnixSocketClient(client) => {
                 let (tls, path) = (self.server_profile(&client.tls)?, client.filename.clone());

@@ -19,6 +19,7 @@ use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::{self, Setup, store_options};
 use crate::controller::store::{Error, Options};
+use crate::counters::ControllerCounters;
 use crate::node::NodeHandle;
 use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
@@ -155,6 +156,10 @@ impl Operations for Controller {
             let (answer, rest) = self.0.operate(operation, &who).await?;
             Ok((answer, rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>)))
         })
+    }
+
+    fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>> {
+        Box::pin(self.0.figures())
     }
 }
 

@@ -27,9 +27,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
-use crate::control::{Context, LineBudget, Observer, Reload};
+use crate::control::{Context, Life, LineBudget, Observer, Operations, Reload};
 use crate::controller::service;
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
+use crate::rpc::report::node::HealthState;
 use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
@@ -142,6 +143,7 @@ fn leave(runtime: Runtime) {
 
 /// Starts everything, waits for the end, stops everything.
 async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
+    let life = Life::begin();
     let Loaded { config, warnings, sources } = loaded;
     for warning in &warnings {
         warn!(%warning, "configuration");
@@ -171,14 +173,16 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let reloader = Reloader::new(log.clone(), config, sources, &warnings, controller.clone());
     let link_tests =
         LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
+    let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);
+    let (seen, asked) = (profiles.clone(), operations.clone());
     let context = Context {
-        observer: Observer { node: node.clone(), tls: profiles.clone(), version: VERSION },
+        observer: Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked),
         node: node.clone(),
         streams,
         tls: profiles,
         work: work.clone(),
         reload: reloader.clone(),
-        controller: controller.clone().map(|controller| Arc::new(controller) as _),
+        controller: operations,
         log: Arc::new(log),
         link_tests,
         lines: LineBudget::default(),
@@ -186,11 +190,13 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     reloader.start(Components::new(context, stop.clone())).await?;
     watch::spawn(reloader.clone(), stop.clone());
     systemd::spawn_watchdog(node.clone(), stop);
+    life.enter(HealthState::Ready);
     systemd::ready();
     info!(node = %node.id(), "ready");
     let end = wait_for_end(stopped, reloader.as_ref()).await;
     node.stop_dialling();
     info!("stopping; running work goes on");
+    life.enter(HealthState::Stopping);
     systemd::stopping();
     reloader.stop().await;
     if let Some(controller) = controller {

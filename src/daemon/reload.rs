@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Mutex;
@@ -28,6 +29,7 @@ pub(super) struct Reloader {
     me: Weak<Self>,
     log: Log,
     controller: Option<Controller>,
+    has_failed: AtomicBool,
     state: Mutex<Applied>,
 }
 
@@ -51,7 +53,13 @@ impl Reloader {
     ) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
         let state = Mutex::new(Applied { config, sources, warned, components: None });
-        Arc::new_cyclic(|me| Self { me: me.clone(), log, controller, state })
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            log,
+            controller,
+            has_failed: AtomicBool::default(),
+            state,
+        })
     }
 
     /// Starts the configuration's components. A reload that is asked for meanwhile waits.
@@ -76,6 +84,7 @@ impl Reloader {
         let mut state = self.state.lock().await;
         systemd::reloading();
         let outcome = self.change(&mut state).await;
+        self.has_failed.store(outcome.is_err(), Ordering::Relaxed);
         systemd::reloaded(&outcome);
         outcome
     }
@@ -227,6 +236,10 @@ impl Reload for Reloader {
             let reload = tokio::spawn(async move { me.follow_sources().await });
             reload.await.unwrap_or_else(|error| Err(ReloadError::Invalid(format!("reload failed: {error}"))))
         })
+    }
+
+    fn has_followed(&self) -> bool {
+        !self.has_failed.load(Ordering::Relaxed)
     }
 }
 

@@ -16,6 +16,7 @@ use tracing::{debug, error, warn};
 
 use super::budget::Budget;
 use super::clock::Clock;
+use super::dial::Dial;
 use super::forwarding::{Forwarding, ForwardingPlane};
 use super::handle::StopCause;
 use super::link_log::LinkLog;
@@ -55,6 +56,8 @@ pub(super) struct NewSession {
     pub(super) session: backend::Session,
     pub(super) policy: LinkPolicy,
     pub(super) link: CancellationToken,
+    /// The peer that was dialled, if one was.
+    pub(super) dial: Option<Arc<Dial>>,
     /// Gets what shows when the session has ended.
     pub(super) reply: oneshot::Sender<Arc<SessionShared>>,
 }
@@ -172,7 +175,9 @@ impl Driver {
         let id = SessionId(self.next_session);
         self.next_session += 1;
         let now = self.clock.now();
-        let shared = Arc::new(SessionShared::new(id, &new.session.info, self.budget.clone(), now.tick));
+        let info = &new.session.info;
+        let shared = SessionShared::new(id, info, self.budget.clone(), new.dial, now.tick);
+        let shared = Arc::new(shared);
         if new.reply.send(shared.clone()).is_err() {
             return;
         }
@@ -266,6 +271,7 @@ impl Driver {
                 let shared = self.sessions.get(&session);
                 if let Some(shared) = shared {
                     shared.established.store(true, Ordering::Release);
+                    shared.note_peer(&peer);
                 }
                 self.link_log.connected(session, &peer, cost, shared.map(|shared| &**shared));
                 self.publish();
@@ -322,6 +328,8 @@ impl Driver {
         let shared = self.sessions.remove(&session);
         self.link_log.ended(session, peer, shared.as_deref(), reason);
         if let Some(shared) = shared {
+            // One that was refused, as there is another session with it, is known as well.
+            peer.into_iter().for_each(|peer| shared.note_peer(peer));
             shared.close();
         }
         self.publish();

@@ -12,6 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
+use super::dial::{DialStatus, Dials};
 use super::driver::{Command, Driver, Input};
 use super::forwarding::ForwardingPlane;
 use super::link_log::LinkLog;
@@ -79,6 +80,7 @@ struct NodeShared {
     stop: CancellationToken,
     /// Neighbours are not dialled any more.
     no_dials: CancellationToken,
+    dials: Dials,
 }
 
 /// With whom a node shares what there is of something. Anybody can invent names, but not links.
@@ -121,7 +123,7 @@ impl NodeHandle {
         };
         tokio::spawn(driver.run(inbox_receiver, commands_receiver));
         let no_dials = stop.child_token();
-        let shared = NodeShared { plane, inbox, commands, stop, no_dials };
+        let shared = NodeShared { plane, inbox, commands, stop, no_dials, dials: Dials::default() };
         (Self { shared: Arc::new(shared) }, stopped)
     }
 
@@ -138,6 +140,15 @@ impl NodeHandle {
     /// The sessions with neighbours, by name. Empty once the node has stopped.
     pub async fn links(&self) -> Vec<LinkStatus> {
         self.ask(|driver| driver.links()).await.unwrap_or_default()
+    }
+
+    /// The peers that the node dials, in the order in which they were added.
+    pub fn dials(&self) -> Vec<DialStatus> {
+        self.shared.dials.all()
+    }
+
+    pub(super) fn dial_table(&self) -> &Dials {
+        &self.shared.dials
     }
 
     /// What waits inside this node.

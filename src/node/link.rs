@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use super::dial::Dial;
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
 use super::link_log::{RefusalLog, host_of};
@@ -42,6 +43,8 @@ pub struct LinkHandle {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     local_addr: Option<String>,
+    /// A peer is listed for as long as it is configured, also if it is not dialled again.
+    _dial: Option<Arc<Dial>>,
 }
 
 impl LinkHandle {
@@ -65,7 +68,12 @@ impl NodeHandle {
     /// again.
     pub async fn add_link(&self, spec: LinkSpec) -> io::Result<LinkHandle> {
         let stop = self.stop_token().child_token();
-        let link = LinkTask { node: self.clone(), stop: stop.clone(), pending: PendingSessions::default() };
+        let dial = match &spec {
+            LinkSpec::Listen { .. } => None,
+            LinkSpec::Dial { spec, .. } => Some(self.dial_table().add(spec.to_string())),
+        };
+        let pending = PendingSessions::default();
+        let link = LinkTask { node: self.clone(), stop: stop.clone(), pending, dial: dial.clone() };
         let (task, local_addr) = match spec {
             LinkSpec::Listen { spec, policy } => {
                 let listener = Listener::bind(&spec).await?;
@@ -77,7 +85,7 @@ impl NodeHandle {
                 (tokio::spawn(link.keep_dialled(spec, Redial::new(redial), policy)), None)
             }
         };
-        Ok(LinkHandle { stop, task, local_addr })
+        Ok(LinkHandle { stop, task, local_addr, _dial: dial })
     }
 }
 
@@ -85,6 +93,8 @@ struct LinkTask {
     node: NodeHandle,
     stop: CancellationToken,
     pending: PendingSessions,
+    /// The peer, if it is one.
+    dial: Option<Arc<Dial>>,
 }
 
 impl LinkTask {
@@ -161,7 +171,7 @@ impl LinkTask {
         let is_inbound = session.info.direction == Direction::Inbound;
         policy.host = is_inbound.then(|| host_of(&session.info.peer).to_owned());
         let (reply, answer) = oneshot::channel();
-        let new = NewSession { session, policy, link: self.stop.clone(), reply };
+        let new = NewSession { session, policy, link: self.stop.clone(), dial: self.dial.clone(), reply };
         if self.node.inbox().send(Input::Opened(Box::new(new))).await.is_err() {
             return;
         }

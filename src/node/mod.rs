@@ -4,13 +4,14 @@
 //! - `session` reads and writes one link's packets; a relayed packet goes from reader to queue directly, by the
 //!   immutable table in `forwarding`, and never reaches the driver.
 //! - `queue` holds what a link's writer drains: protocol messages first (`budget`), then sources in turn (`fair_queue`).
-//! - `link` keeps listeners open and peers dialled; `link_log` logs sessions that begin and end.
+//! - `link` keeps listeners open and peers dialled, which `dial` lists; `link_log` logs sessions that begin and end.
 //! - `port` and `socket` are services' ends of the mesh; `ping` is ping and traceroute; `stats` counts.
 //!
 //! This room has never heard of work, control sockets or configuration files.
 
 mod budget;
 mod clock;
+mod dial;
 mod driver;
 mod fair_queue;
 mod forwarding;
@@ -25,6 +26,7 @@ mod session;
 mod socket;
 mod stats;
 
+pub use dial::DialStatus;
 pub use handle::{Changes, CountedBy, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};

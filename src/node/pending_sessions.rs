@@ -57,7 +57,7 @@ mod tests {
             direction: Direction::Inbound,
             certified_nodes: None,
         };
-        Arc::new(SessionShared::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO)))
+        Arc::new(SessionShared::new(SessionId(number), &info, Arc::default(), None, Tick::at(Duration::ZERO)))
     }
 
     #[test]

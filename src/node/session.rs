@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::budget::Budget;
 use super::clock::Clock;
+use super::dial::Dial;
 use super::driver::Input;
 use super::forwarding::{Bursts, ForwardingPlane};
 use super::queue::Queue;
@@ -23,7 +24,7 @@ use crate::backend::{Direction, Reader, Session, SessionEnd, SessionInfo, Writer
 use crate::congestion::InFlight;
 use crate::mesh::{SessionId, Tick};
 use crate::os::coop::ByteBudget;
-use crate::wire::MessageType;
+use crate::wire::{MessageType, NodeId};
 
 /// Messages of one session that may wait for the core. Bounds how long one neighbour's backlog can delay another's
 /// messages.
@@ -49,6 +50,8 @@ const BUSY_SLOTS: usize = 512;
 pub(super) struct SessionShared {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
+    /// The peer that was dialled, if one was.
+    dial: Option<Arc<Dial>>,
     pub(super) queue: Arc<Queue>,
     /// Room for messages that wait for the core.
     pending: Arc<Semaphore>,
@@ -71,10 +74,17 @@ pub(super) struct SessionShared {
 }
 
 impl SessionShared {
-    pub(super) fn new(id: SessionId, info: &SessionInfo, budget: Arc<Budget>, now: Tick) -> Self {
+    pub(super) fn new(
+        id: SessionId,
+        info: &SessionInfo,
+        budget: Arc<Budget>,
+        dial: Option<Arc<Dial>>,
+        now: Tick,
+    ) -> Self {
         Self {
             id,
             direction: info.direction,
+            dial,
             queue: Arc::new(Queue::new(budget)),
             pending: Arc::new(Semaphore::new(MOST_PENDING)),
             established: AtomicBool::new(false),
@@ -86,6 +96,13 @@ impl SessionShared {
             closing: CancellationToken::new(),
             done: CancellationToken::new(),
             cause: OnceLock::new(),
+        }
+    }
+
+    /// A node has introduced itself.
+    pub(super) fn note_peer(&self, peer: &NodeId) {
+        if let Some(dial) = &self.dial {
+            dial.note(peer);
         }
     }
 
@@ -256,7 +273,7 @@ mod tests {
     fn shared(number: u64) -> SessionShared {
         let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
         let info = SessionInfo { transport, peer, direction, certified_nodes: None };
-        SessionShared::new(SessionId(number), &info, Arc::default(), Tick::at(Duration::ZERO))
+        SessionShared::new(SessionId(number), &info, Arc::default(), None, Tick::at(Duration::ZERO))
     }
 
     fn context() -> (SessionContext, mpsc::Receiver<Input>) {

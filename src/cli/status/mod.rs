@@ -43,7 +43,7 @@ impl StatusArgs {
 }
 
 /// A `status` answer as a report.
-fn read(answer: &Value) -> Result<NodeReport, CallError> {
+pub(super) fn read(answer: &Value) -> Result<NodeReport, CallError> {
     report::read(answer)
         .map_err(|error| CallError::Protocol { question: "status", answer: error.to_string() })
 }

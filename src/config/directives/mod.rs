@@ -5,6 +5,7 @@
 
 pub mod certificates;
 pub mod controller;
+pub mod http;
 pub mod links;
 pub mod node;
 pub mod runner;
@@ -114,6 +115,7 @@ configuration! {
     services::UnixSocketServer => unix_socket_servers: Vec<services::UnixSocketServer>, component UnixSocketServer;
     services::UnixSocketClient => unix_socket_clients: Vec<services::UnixSocketClient>, component UnixSocketClient;
     services::IpRouter => ip_routers: Vec<IpRouterOptions>, component IpRouter;
+    http::Metrics => metrics: Option<http::Metrics>, component Metrics;
     work::WorkCommand => work_commands: Vec<CommandType>;
     work::WorkKubernetes => work_kubernetes: Vec<KubernetesType>;
     work::WorkPython => work_python: Vec<CommandType>;

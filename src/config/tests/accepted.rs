@@ -417,3 +417,17 @@ fn proxies_routers_and_certificates_have_types() {
     let init = config.cert_init.unwrap();
     assert_eq!((init.bits, init.not_before), (2048, None));
 }
+
+#[test]
+fn metrics_are_for_this_machine_unless_somebody_says_otherwise() {
+    let metrics = |text: &str| {
+        let profile = "- tls-server: {name: s, cert: c, key: k}";
+        parse_text(&format!("- local-only\n{profile}\n- metrics{text}\n")).metrics.unwrap()
+    };
+    assert_eq!(metrics("").address, host_port("127.0.0.1", 27190));
+    assert_eq!(metrics(": {address: 'localhost:0'}").address, host_port("localhost", 0));
+    assert_eq!(metrics(": {address: '[::1]:9'}").address, host_port("::1", 9));
+    let open = metrics(": {address: '9', tls: s, tokenfile: t}");
+    assert_eq!((open.address, open.tls.as_deref()), (host_port("0.0.0.0", 9), Some("s")));
+    assert!(parse_text("- local-only\n").metrics.is_none());
+}

@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::ClientStream;
 use crate::control::session::{self, Peer};
-use crate::control::{Context, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits};
+use crate::control::{
+    Context, Life, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits,
+};
 use crate::node::{NodeHandle, NodeOptions};
 use crate::service::LinkTests;
 use crate::stream::Streams;
@@ -43,6 +45,10 @@ impl Drop for Scripted {
 impl Reload for Scripted {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
         Box::pin(async { self.result.clone() })
+    }
+
+    fn has_followed(&self) -> bool {
+        self.result.is_ok()
     }
 }
 
@@ -91,7 +97,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let log = Arc::new(OneLevel);
     Context {
         controller: None,
-        observer: Observer { node: node.clone(), tls: Default::default(), version: "1.2.3" },
+        observer: Observer::new(node.clone(), Default::default(), "1.2.3", work.clone(), Life::begin(), None),
         node,
         streams,
         tls: Default::default(),

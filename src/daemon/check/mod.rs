@@ -25,6 +25,7 @@ use crate::config::{
     self, ADVICE, Component, Config, ConfigError, ControlListener, Environment, HostPort, Invocation, Link,
     Warning,
 };
+use crate::http::TokenFile;
 use crate::os::address::{bind, open_first};
 use crate::os::container;
 use crate::rpc::report::finding::{Finding, Severity};
@@ -184,6 +185,12 @@ impl Findings {
                 Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_),
             ) => {}
             Component::TcpServer(server) => self.tcp(component, &server.bind),
+            Component::Metrics(metrics) => {
+                self.tcp(component, &metrics.address);
+                if let Some(Err(error)) = metrics.token_file.clone().map(TokenFile::open) {
+                    self.add(component, error);
+                }
+            }
             Component::UdpServer(server) => self.udp(component, &server.bind),
             Component::UnixSocketServer(server) => self.socket(component, &server.filename),
             Component::CommandService(command) => {

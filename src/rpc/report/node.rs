@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Lenient;
 use super::names::names;
 use crate::counters::{Counters, NeighborStats, Tables};
 use crate::wire::{Advertisement, Cost};
@@ -32,6 +33,8 @@ names! {
         Counters = "Counters",
         Tables = "Tables",
         Links = "Links",
+        Peers = "Peers",
+        Health = "Health",
         /// Comes with the usual ones where there is something to tell.
         Ending = "CertificatesEnding",
     }
@@ -80,6 +83,10 @@ pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<Vec<LinkReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub peers: Option<Vec<PeerReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates_ending: Option<Vec<EndingCertificate>>,
     /// What a node of another age or make says besides.
     #[serde(flatten)]
@@ -101,6 +108,51 @@ pub struct Connection {
     #[serde(rename = "NodeID")]
     pub node_id: String,
     pub cost: Cost,
+}
+
+/// A peer that the node dials, whether or not a link stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PeerReport {
+    /// What carries the link, and where it leads.
+    pub address: String,
+    /// The node that answered there last, if one has.
+    #[serde(rename = "NodeID")]
+    pub node_id: Option<String>,
+    /// There is a session with that node.
+    pub up: bool,
+}
+
+names! {
+    /// Whether a node does its work.
+    enum HealthState {
+        /// Not everything that is configured works yet.
+        Starting = "starting",
+        Ready = "ready",
+        Stopping = "stopping",
+        /// The controller of this node does not reach its store.
+        StoreAway = "store away",
+    }
+}
+
+/// What probes are told: numbers, and no name but the node's own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HealthReport {
+    pub status: Lenient<HealthState>,
+    pub node_id: String,
+    /// Neighbours with a session.
+    pub links: u64,
+    /// Units that this node has, ended ones as well.
+    pub work_units: u64,
+    pub uptime_seconds: u64,
+}
+
+impl HealthReport {
+    /// Whether the node does its work.
+    pub fn is_ready(&self) -> bool {
+        self.status.known() == Some(HealthState::Ready)
+    }
 }
 
 /// One session with a neighbour, as it stands.

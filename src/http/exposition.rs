@@ -1,0 +1,196 @@
+//! The text of a scrape (Prometheus' exposition format, version 0.0.4). Owns its grammar, and the number of series that it may
+//! have, whatever is counted: what exceeds that is left out, and how much that was is told. It knows no metric.
+
+use std::fmt::{self, Write as _};
+
+use crate::counters::{BOUNDS, Lengths};
+
+/// Series of one node. Prometheus' own advice for a target is a tenth of it.
+const MOST: usize = 20_000;
+/// Bytes of a label's value.
+const LONGEST: usize = 256;
+
+/// The type of the text.
+pub(super) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What the values of a family are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MetricKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// The text so far.
+pub(super) struct Exposition {
+    text: String,
+    series: usize,
+    left_out: usize,
+}
+
+/// One metric, whose series are being written.
+pub(super) struct Family<'a> {
+    page: &'a mut Exposition,
+    name: &'static str,
+}
+
+/// The labels of a series, in their order.
+type Labels<'a> = &'a [(&'static str, &'a str)];
+
+impl Exposition {
+    pub(super) fn new() -> Self {
+        Self { text: String::new(), series: 0, left_out: 0 }
+    }
+
+    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, MetricKind::Counter, help)
+    }
+
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, MetricKind::Gauge, help)
+    }
+
+    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, MetricKind::Histogram, help)
+    }
+
+    fn family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> Family<'_> {
+        let kind = match kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { page: self, name }
+    }
+
+    /// The whole text, which ends with the number of the series that are not in it.
+    pub(super) fn finish(mut self) -> String {
+        let left_out = self.left_out;
+        let help = "Series that were left out, as a node has at most 20000.";
+        self.gauge("meshd_series_left_out", help).line("", &[], None, left_out);
+        self.text
+    }
+
+    /// Whether there is room for so many more series, and the number of those that have none.
+    fn has_room(&mut self, more: usize) -> bool {
+        let fits = self.series + more < MOST;
+        if fits {
+            self.series += more;
+        } else {
+            self.left_out += more;
+        }
+        fits
+    }
+}
+
+impl Family<'_> {
+    /// A series with its value, which is finite.
+    pub(super) fn put(&mut self, labels: Labels<'_>, value: impl fmt::Display) -> &mut Self {
+        if self.page.has_room(1) {
+            self.line("", labels, None, value);
+        }
+        self
+    }
+
+    /// The series of a histogram.
+    pub(super) fn put_lengths(&mut self, labels: Labels<'_>, lengths: &Lengths) -> &mut Self {
+        if !self.page.has_room(BOUNDS.len() + 3) {
+            return self;
+        }
+        let mut sum = 0;
+        for (bound, count) in BOUNDS.iter().zip(lengths.counts) {
+            sum += count;
+            self.line("_bucket", labels, Some(&bound.to_string()), sum);
+        }
+        sum += lengths.counts[BOUNDS.len()];
+        self.line("_bucket", labels, Some("+Inf"), sum);
+        self.line("_sum", labels, None, lengths.seconds);
+        self.line("_count", labels, None, sum);
+        self
+    }
+
+    fn line(&mut self, suffix: &str, labels: Labels<'_>, bound: Option<&str>, value: impl fmt::Display) {
+        let text = &mut self.page.text;
+        let _ = write!(text, "{}{suffix}", self.name);
+        let mut before = '{';
+        for (name, value) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
+            let _ = write!(text, "{before}{name}=\"");
+            escape(value, text);
+            text.push('"');
+            before = ',';
+        }
+        let end = if before == ',' { "}" } else { "" };
+        let _ = writeln!(text, "{end} {value}");
+    }
+}
+
+fn escape(value: &str, text: &mut String) {
+    let mut end = value.len().min(LONGEST);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    for letter in value[..end].chars() {
+        match letter {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            letter => text.push(letter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::counters::Durations;
+
+    #[test]
+    fn values_are_escaped_and_cut_and_histograms_add_up() {
+        let mut page = Exposition::new();
+        page.gauge("a", "Help.").put(&[], 1.5).put(&[("x", "\"\\\n{}"), ("y", &"ä".repeat(200))], 7);
+        let durations = Durations::default();
+        [1, 200, 100_000_000].map(Duration::from_millis).iter().for_each(|d| durations.note(*d));
+        page.histogram("h_seconds", "Help.").put_lengths(&[("t", "")], &durations.lengths());
+        let text = page.finish();
+        assert!(text.starts_with("# HELP a Help.\n# TYPE a gauge\na 1.5\n"), "{text}");
+        assert!(
+            text.contains(&format!("a{{x=\"\\\"\\\\\\n{{}}\",y=\"{}\"}} 7\n", "ä".repeat(128))),
+            "{text}"
+        );
+        for line in [
+            "h_seconds_bucket{t=\"\",le=\"0.001\"} 1\n",
+            "h_seconds_bucket{t=\"\",le=\"0.1\"} 1\n",
+            "h_seconds_bucket{t=\"\",le=\"0.5\"} 2\n",
+            "h_seconds_bucket{t=\"\",le=\"86400\"} 2\n",
+            "h_seconds_bucket{t=\"\",le=\"+Inf\"} 3\n",
+            "h_seconds_sum{t=\"\"} 100000.201\n",
+            "h_seconds_count{t=\"\"} 3\n",
+            "meshd_series_left_out 0\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+
+    #[test]
+    fn there_are_never_more_series_than_the_bound_and_what_is_missing_is_told() {
+        let mut page = Exposition::new();
+        let mut family = page.gauge("a", "Help.");
+        for n in 0..2 * MOST {
+            family.put(&[("n", &n.to_string())], n);
+        }
+        page.histogram("h", "Help.").put_lengths(&[], &Lengths::default());
+        let text = page.finish();
+        let series = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(series, MOST);
+        let left_out = 2 * MOST - (MOST - 1) + BOUNDS.len() + 3;
+        assert!(
+            text.ends_with(&format!("meshd_series_left_out {left_out}\n")),
+            "{}",
+            &text[text.len() - 60..]
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The file with the token that clients have to show. It is read for each request that shows one, so that a new token counts
+//! at once, and neither the process nor its log keeps it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+
+/// Longest file, in bytes.
+const LONGEST: u64 = 4096;
+
+/// A file with a token, and white space around it.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenFile(PathBuf);
+
+/// Why a file has no token. It never shows what is in the file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("tokenfile {path}: {error}", path = .path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("tokenfile {path}: its mode is {mode:o}: others can read it, chmod it to 0600", path = .path.display())]
+    Open { path: PathBuf, mode: u32 },
+    #[error("tokenfile {path} holds no token: it is one word of at most {LONGEST} bytes", path = .0.display())]
+    NoToken(PathBuf),
+}
+
+impl TokenFile {
+    /// A file that has a token now. Blocks.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn open(path: PathBuf) -> Result<Self, TokenError> {
+        let file = Self(path);
+        file.read().map(|_token| file)
+    }
+
+    /// Whether this is the token, in a time that does not depend on how much of it is right. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn is(&self, shown: &[u8]) -> Result<bool, TokenError> {
+        Ok(verify_slices_are_equal(&self.read()?, shown).is_ok())
+    }
+
+    fn read(&self) -> Result<Vec<u8>, TokenError> {
+        let path = || self.0.clone();
+        let failed = |error| TokenError::Unreadable { path: path(), error };
+        let file = File::open(&self.0).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(TokenError::Open { path: path(), mode });
+        }
+        let mut text = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
+        let token = text.trim_ascii();
+        let is_word = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
+        if is_word && text.len() as u64 <= LONGEST {
+            Ok(token.to_vec())
+        } else {
+            Err(TokenError::NoToken(path()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_word_in_a_file_of_its_owner_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("token");
+        let write = |text: &[u8], mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        };
+        let opened = || TokenFile::open(path.clone());
+        assert!(matches!(opened(), Err(TokenError::Unreadable { .. })));
+        for text in ["", " \n", "two words", "new\nline"] {
+            write(text.as_bytes(), 0o600);
+            assert!(matches!(opened(), Err(TokenError::NoToken(_))), "{text:?}");
+        }
+        write(&[b'x'; 5000], 0o600);
+        assert!(matches!(opened(), Err(TokenError::NoToken(_))));
+        write(b"secret", 0o640);
+        let error = opened().unwrap_err().to_string();
+        assert!(error.contains("640") && !error.contains("secret"), "{error}");
+
+        write(b"secret\n", 0o600);
+        let file = opened().unwrap();
+        assert!(file.is(b"secret").unwrap());
+        assert!(!file.is(b"secre").unwrap() && !file.is(b"secret ").unwrap() && !file.is(b"").unwrap());
+        write(b"another", 0o600);
+        assert!(file.is(b"another").unwrap() && !file.is(b"secret").unwrap());
+    }
+}

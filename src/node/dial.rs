@@ -1,0 +1,54 @@
+//! The peers that this node dials, also while there is no session with them, and who answered there last. Owns nothing that
+//! decides: it is for operators alone.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::wire::NodeId;
+
+/// A peer that is dialled for as long as it is configured.
+#[derive(Debug)]
+pub(super) struct Dial {
+    address: String,
+    /// A plain lock, for reading and replacing alone.
+    answered: Mutex<Option<NodeId>>,
+}
+
+impl Dial {
+    /// A node has introduced itself there.
+    pub(super) fn note(&self, node: &NodeId) {
+        *self.answered.lock() = Some(node.clone());
+    }
+}
+
+/// A peer that is dialled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DialStatus {
+    /// What carries the link, and where it leads.
+    pub address: String,
+    /// The node that answered there last, if one has.
+    pub node_id: Option<NodeId>,
+}
+
+/// All of them, in the order in which they were configured. Locked for a look or an entry.
+#[derive(Debug, Default)]
+pub(super) struct Dials(Mutex<Vec<Weak<Dial>>>);
+
+impl Dials {
+    pub(super) fn add(&self, address: String) -> Arc<Dial> {
+        let dial = Arc::new(Dial { address, answered: Mutex::default() });
+        let mut all = self.0.lock();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&dial));
+        dial
+    }
+
+    pub(super) fn all(&self) -> Vec<DialStatus> {
+        let all = self.0.lock();
+        let known = all.iter().filter_map(Weak::upgrade);
+        known
+            .map(|dial| DialStatus { address: dial.address.clone(), node_id: dial.answered.lock().clone() })
+            .collect()
+    }
+}
