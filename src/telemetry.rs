@@ -1,21 +1,28 @@
-//! The log: structured lines on standard output, as receptor writes them there.
+//! The log: structured lines on standard output, as receptor writes them there, or with their fields apart (`fields`).
 //!
 //! Levels are receptor's names; what other crates log shows from `debug` on. Values are fields, never part
 //! of the sentence. The level can change while the process runs. A thread of its own writes the lines, so that whoever
 //! takes them too slowly, or no longer, holds up the log alone.
 
+mod fields;
+
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use self::fields::{FieldLines, Fields, Journal};
 
 /// Lines that wait to be written. Those that come then are lost, and their number is told.
 const WAITING: usize = 4096;
@@ -53,6 +60,20 @@ impl LogLevel {
     }
 }
 
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people, on standard output.
+    Text,
+    /// One object of JSON a line, on standard output.
+    Json,
+    /// Entries of the journal, with fields.
+    Journald,
+}
+
+/// Where the journal listens.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
 /// How much the process logs. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -81,13 +102,31 @@ impl Log {
     }
 }
 
-/// Starts logging for the whole process. `trace` shows single packets, too. The last lines are written when the guard is
-/// dropped.
-pub(crate) fn start(level: LogLevel, trace: bool) -> (Log, WorkerGuard) {
+/// Starts logging for the whole process. `trace` shows single packets, too. Where no journal listens, lines are for people.
+/// `job_of` tells the job of a unit by the unit's ID. The last lines are written when the guard is dropped.
+pub(crate) fn start(
+    level: LogLevel,
+    trace: bool,
+    format: LogFormat,
+    job_of: fn(&str) -> Option<u64>,
+) -> (Log, WorkerGuard) {
     let (filter, handle) = reload::Layer::new(filter(level, trace));
     let colours = std::io::stdout().is_terminal();
-    let (lines, guard) = Lines::written_to(std::io::stdout(), WAITING);
-    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false).with_writer(lines);
+    let journal = (format == LogFormat::Journald).then(|| Journal::connect(Path::new(JOURNAL)));
+    let (lines, guard): (Box<dyn Layer<Registry> + Send + Sync>, _) = match (format, journal) {
+        (LogFormat::Text, _) | (_, Some(Err(_))) => {
+            let (lines, guard) = Lines::written_to(std::io::stdout(), WAITING, LogFormat::Text);
+            let layer = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
+            (layer.with_writer(lines).boxed(), guard)
+        }
+        (format, journal) => {
+            let (lines, guard) = match journal {
+                Some(Ok(journal)) => Lines::written_to(journal, WAITING, format),
+                Some(Err(_)) | None => Lines::written_to(std::io::stdout(), WAITING, format),
+            };
+            (FieldLines::new(lines, format, job_of).boxed(), guard)
+        }
+    };
     // A second start in one process (as in tests) keeps the first one's settings.
     let _started = tracing_subscriber::registry().with(lines).with(filter).try_init();
     let apply = Arc::new(move |filter| {
@@ -100,15 +139,16 @@ pub(crate) fn start(level: LogLevel, trace: bool) -> (Log, WorkerGuard) {
 /// The way of a line to the thread that writes it.
 struct Lines {
     to: NonBlocking,
+    format: LogFormat,
     /// Lost lines whose number was told.
     told: AtomicUsize,
 }
 
 impl Lines {
-    fn written_to(to: impl Write + Send + 'static, waiting: usize) -> (Self, WorkerGuard) {
+    fn written_to(to: impl Write + Send + 'static, waiting: usize, format: LogFormat) -> (Self, WorkerGuard) {
         let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(waiting);
         let (to, guard) = builder.thread_name("log").finish(to);
-        (Self { to, told: AtomicUsize::new(0) }, guard)
+        (Self { to, format, told: AtomicUsize::new(0) }, guard)
     }
 }
 
@@ -121,8 +161,8 @@ impl<'a> MakeWriter<'a> for Lines {
         if known > told {
             let missing = known - told;
             // What cannot be written is lost as well, and told with the next line.
-            let _never =
-                to.write_all(format!("{missing} lines of the log are lost: it was not read\n").as_bytes());
+            let text = Fields::message(format!("{missing} lines of the log are lost: it was not read"));
+            let _never = to.write_all(&fields::line(self.format, Level::WARN, text));
             if lost.dropped_lines() == known {
                 self.told.store(known, Ordering::Relaxed);
             }
@@ -169,7 +209,7 @@ mod tests {
     #[test]
     fn a_log_that_is_not_read_holds_up_nobody_and_tells_what_is_lost() {
         let ((take, taking), (sent, lines)) = (channel(), channel());
-        let (log, guard) = Lines::written_to(Slow(taking, sent), 4);
+        let (log, guard) = Lines::written_to(Slow(taking, sent), 4, LogFormat::Text);
         (0..100).for_each(|n| log.make_writer().write_all(format!("line {n}\n").as_bytes()).unwrap());
         (0..1000).for_each(|_| take.send(()).unwrap());
         let mut read = Vec::new();

@@ -72,7 +72,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 27] = [
+const OPTIONS: [&str; 28] = [
     "congestion::Congestion",
     "controller::options",
     "duration",
@@ -84,6 +84,7 @@ const OPTIONS: [&str; 27] = [
     "mesh::firewall::decide",
     "pods::options",
     "service::IpRouterOptions",
+    "telemetry::LogFormat",
     "telemetry::LogLevel",
     "tls::ClientOptions",
     "tls::Files",

@@ -151,6 +151,8 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
         Err(NotReloadable::Node("id"))
     } else if old.node.data_dir != new.node.data_dir {
         Err(NotReloadable::Node("datadir"))
+    } else if old.log_format != new.log_format {
+        Err(NotReloadable::ModifiedOrAdded("log-format"))
     } else if fixed_of_controller(old) != fixed_of_controller(new) {
         Err(NotReloadable::ModifiedOrAdded("work-controller"))
     } else if old.node.kubernetes() != new.node.kubernetes() {

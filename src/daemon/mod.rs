@@ -102,7 +102,10 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCo
     if let Some(code) = certificates::run(&loaded.config, ask_to_sign) {
         return code;
     }
-    let (log, _last_lines) = telemetry::start(loaded.config.log_level, loaded.config.trace);
+    let (log, _last_lines) = {
+        let config = &loaded.config;
+        telemetry::start(config.log_level, config.trace, config.log_format, work::unit::job_of)
+    };
     crate::os::rlimit::raise();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = match runtime.enable_all().event_interval(EVENT_INTERVAL).build() {

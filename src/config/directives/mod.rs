@@ -25,7 +25,7 @@ use super::schema::Directive;
 use crate::controller::options::ControllerOptions;
 use crate::pods::options::KubernetesType;
 use crate::service::IpRouterOptions;
-use crate::telemetry::LogLevel;
+use crate::telemetry::{LogFormat, LogLevel};
 use crate::tls::{ClientOptions, ServerOptions};
 use crate::work::CommandType;
 
@@ -96,6 +96,7 @@ configuration! {
     node::Node => node: node::Node;
     node::LocalOnly => local_only: bool;
     node::Level => log_level: LogLevel;
+    node::Format => log_format: LogFormat;
     node::Trace => trace: bool;
     node::PyroscopeClient => pyroscope_client: bool;
     links::TcpListener => tcp_listeners: Vec<links::TcpListener>, link TcpListener;
@@ -179,6 +180,12 @@ impl Held<()> for bool {
 impl Held<Self> for LogLevel {
     fn hold(mut all: Vec<Self>) -> Self {
         all.pop().unwrap_or(Self::Info)
+    }
+}
+
+impl Held<Self> for LogFormat {
+    fn hold(mut all: Vec<Self>) -> Self {
+        all.pop().unwrap_or(Self::Text)
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::super::declare::{Reader, directive, settings};
 use super::super::firewall::Rules;
-use super::super::parameters::{self, Bytes, grammar, number, parsed};
+use super::super::parameters::{self, Bytes, choice, grammar, number, parsed};
 use super::super::value::Located;
 use crate::duration;
-use crate::telemetry::LogLevel;
+use crate::telemetry::{LogFormat, LogLevel};
 use crate::wire::{NodeId, is_localhost};
 use crate::work::Quota;
 
@@ -77,6 +77,16 @@ directive! {
 }
 
 directive! {
+    /// How the log is written
+    "log-format" in Node [singleton];
+    Format => LogFormat {
+        /// text, json or journald
+        format: LogFormat [bare] = "text",
+    }
+    make format
+}
+
+directive! {
     /// Logs every packet
     "trace" in Node [singleton];
     Trace => () {} make ()
@@ -117,6 +127,13 @@ settings! {
         /// most bytes of their payloads
         payload "peerpayload": Bytes = "68719476736",
     }
+}
+
+grammar! {
+    impl LogFormat => LogFormat = Text choice(
+        &[("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)],
+        "a format is text, json or journald",
+    );
 }
 
 grammar! {

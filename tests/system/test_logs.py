@@ -1,0 +1,85 @@
+"""Logs with fields: one filter follows a job over all nodes that have a part in it."""
+
+import json
+import os
+import socket
+import threading
+
+import pytest
+
+from mesh import own_runner, until
+from test_controller import ask, ended, runner, submit
+
+
+def site(mesh, tmp_path, log):
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "rundir": str(tmp_path), "poll": "200ms"}
+    mesh.node("control", listen=True, extra=[{"log-format": log}, {"work-controller": settings | own_runner(runner("own"))}])
+    mesh.node("e1", peers=["control"], work=[runner("ansible-runner")], extra=[{"log-format": log}])
+    return mesh
+
+
+def run_one(mesh):
+    """Runs a job; its number and the unit of its attempt."""
+    control = mesh["control"]
+    until("an instance", lambda: any(one["name"] == "e1" and one["capacity"] > 0 for one in ask(control, "instance.list")["instances"]), 60)
+    _, number = submit(control, ident="j", lines=3)
+    one = ended(control, number)
+    return number, one["attempts"][0]["unit"]
+
+
+def test_a_job_s_number_and_unit_stand_in_the_lines_of_every_node(mesh, tmp_path):
+    number, unit = run_one(site(mesh, tmp_path, "json").start())
+
+    def lines(name):
+        return [json.loads(line) for line in mesh[name].log().splitlines()]
+
+    for name in ("control", "e1"):
+        of_job = until(f"lines of the job on {name}", lambda name=name: [
+            line for line in lines(name) if line.get("job") == number and line.get("state") == "Succeeded" and line.get("unit") == unit])
+        assert all(line["level"] == "info" and line["time"].endswith("Z") for line in of_job)
+    # The job's own unit as well, which is on the control node alone.
+    assert any(line.get("job") == number and line.get("work_type") == "controller" for line in lines("control"))
+
+
+class Journal:
+    """Takes entries as the journal does."""
+
+    def __init__(self, path):
+        path.parent.mkdir(parents=True)
+        self.socket, self.entries = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), []
+        self.socket.bind(str(path))
+        path.chmod(0o777)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        while data := self.socket.recv(1 << 20):
+            entry = {}
+            while data:
+                name, _, data = data.partition(b"\n")
+                size = int.from_bytes(data[:8], "little")
+                entry[name.decode()], data = data[8:8 + size].decode(), data[9 + size:]
+            self.entries.append(entry)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+def test_the_journal_gets_fields_and_standard_output_nothing(mesh, tmp_path):
+    site(mesh, tmp_path, "journald")
+    run = mesh.dir / "run"
+    journal = Journal(run / "systemd" / "journal" / "socket")
+    for node in mesh.nodes.values():
+        node.prefix = ["unshare", "--mount", "sh", "-c", f"mount --bind {run} /run && exec \"$@\"", "sh"]
+    number, unit = run_one(mesh.start())
+    found = until("both nodes' lines", lambda: (lines := [
+        one for one in journal.entries if one.get("MESHD_JOB") == str(number) and one.get("MESHD_UNIT") == unit and one["MESHD_STATE"] == "Succeeded"
+    ]) and len(lines) == 2 and lines)
+    assert all(one["PRIORITY"] == "6" and one["SYSLOG_IDENTIFIER"] == "meshd" and unit in one["MESSAGE"] for one in found)
+    assert "INFO" not in mesh["control"].log()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+def test_where_no_journal_listens_lines_are_for_people(mesh):
+    node = mesh.node("n", extra=[{"log-format": "journald"}])
+    (mesh.dir / "run").mkdir()
+    node.prefix = ["unshare", "--mount", "sh", "-c", f"mount --bind {mesh.dir / 'run'} /run && exec \"$@\"", "sh"]
+    node.start()
+    node.logged("INFO ready node=n")
