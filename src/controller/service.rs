@@ -1,8 +1,11 @@
 //! The controller of a node: opened with its store, or as soon as its store is there; and how a submission becomes a job.
-//! What is due for a job is `driver`'s business, what operators ask for `operations`', what units reach `door`'s.
+//! What is due for a job is `driver`'s business, what operators ask for `operations`', what units reach `door`'s, which
+//! payload becomes a job `intake`'s, and which job a unit of an earlier process has `resume`'s.
 
 mod door;
+mod intake;
 pub(super) mod repeat;
+mod resume;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! What the node's units reach of the controller: submissions come in, cancels are passed on, and units of an earlier
-//! process follow their jobs again. Before the store was reached for the first time there is no driver: submissions are
-//! checked and kept, and wait with what an earlier process left. It knows nothing of how the store is reached.
+//! What the node's units reach of the controller: submissions come in, cancels are passed on. Before the store was reached
+//! for the first time there is no driver: submissions are checked and kept, and wait with what an earlier process left. It
+//! knows nothing of how the store is reached.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -8,33 +8,25 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Cleaning, STORE_RETRY, Service, WAITING, attach, enter, enter_later, follow_in_any_case, submission,
-};
+use super::intake::{Intake, NEEDS_FENCE};
+use super::{Cleaning, Service};
 use crate::confine::Support;
-use crate::controller::core::{ChildId, InstanceName, JobId};
-use crate::controller::credentials::{CredentialError, Credentials};
-use crate::controller::driver::{JobDriver, rfc3339};
-use crate::controller::header::{Header, Purpose};
+use crate::controller::core::{ChildId, InstanceName};
+use crate::controller::driver::JobDriver;
+use crate::controller::header::Header;
 use crate::controller::operations;
 use crate::controller::options::ControllerOptions;
 use crate::controller::refusal::LINE_LIMIT;
-use crate::controller::store::{Audit, Error, JobDetail, Kept};
+use crate::controller::store::{Error, Kept};
 use crate::controller::stream;
-use crate::rpc::UnitState;
 use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::ControllerReport;
 use crate::work::Registry;
-use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
 
 /// The parameter that may carry the header.
 const HEADER: &str = "header";
-const CHUNK: usize = 256 << 10;
-/// What the audit says of a job that the store does not know any more.
-const LOST: &str = "job.lost";
-const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, as what they bring cannot be \
-                           kept from its files: leave them out (requirements: false)";
 const STOPPED: &str = "the controller has stopped";
 
 /// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.
@@ -53,7 +45,6 @@ struct Inside {
     why: parking_lot::Mutex<Absence>,
     stop: CancellationToken,
     cleaning: Cleaning,
-    /// What the kernel keeps from syncs.
     support: Support,
 }
 
@@ -129,117 +120,32 @@ impl Door {
         units
     }
 
-    /// Has units follow their jobs before the driver runs. Those whose jobs the store has lost become jobs again, or end.
-    pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
-        let following = async {
-            for unit in units {
-                self.follow_again(driver, unit).await;
-            }
-        };
-        tokio::select! {
-            () = following => {}
-            // Thousands of units may take longer than a lease lasts.
-            () = driver.keep_lease() => {}
-        }
-    }
-
-    /// The driver does not run yet, and without its unit a job would lose its output.
-    async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit) {
-        let resumed = loop {
-            match self.resume(driver, unit.clone()).await {
-                Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
-                resumed => break resumed,
-            }
-        };
-        if let Err(error) = resumed {
-            tracing::warn!(unit = %unit.id(), %error, "cannot attach unit to its job");
-        }
-    }
-
-    /// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost
-    /// its last commits or is an older copy, becomes a job again, unless it had been placed.
-    async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
-        let extra = unit.extra();
-        let mut is_placed = extra.attempt > 0;
-        if let Some(job) = extra.job_id.map(JobId) {
-            let other = match driver.store.detail(job).await {
-                Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
-                    // The process before may have ended before it noted that.
-                    let (node, id) = (driver.node.clone(), unit.id().to_string());
-                    if !detail.holders.contains(&(node.clone(), id.clone(), Kept::Output)) {
-                        driver.store.hold(job, node, id, Kept::Output).await?;
-                    }
-                    return attach(driver, job, unit).await;
-                }
-                // In an older copy of the store the number may have become another job's.
-                Ok(detail) => Some(detail),
-                Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
-                    let detail = format!("job {job} was deleted");
-                    unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
-                    return Ok(());
-                }
-                Err(Error::NoJob(_)) => None,
-                Err(error) => return Err(error),
-            };
-            // Its status may not say yet that it was placed. Where the job was created at the same moment it may be the unit's
-            // own, and may have run.
-            let is_others =
-                |child: &ChildId| other.as_ref().is_some_and(|detail| has_child(detail, &child.to_string()));
-            is_placed |= driver.children_of(job).iter().any(|child| !is_others(child));
-            is_placed |= other.as_ref().is_some_and(|detail| was_created_as(detail, &extra));
-            tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
-            let audit =
-                Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
-            driver.store.record(audit).await?;
-        }
-        let entered = match (extra.job_id, extra.rerun_of) {
-            (Some(job), _) if is_placed => {
-                Err(format!("the store has lost job {job}, which had been placed: it may have run"))
-            }
-            // Its row alone knew what it was to do of the first one's stream.
-            (Some(job), Some(of)) => {
-                Err(format!("the store has lost job {job}, which repeated job {of}: run job {of} again"))
-            }
-            (Some(_) | None, _) => self.enter_again(unit.clone()).await,
-        };
-        if let Err(detail) = entered {
-            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
-        }
-        Ok(())
-    }
-
-    /// A unit whose payload is here and whose row is not: an earlier process ended between the two, or there was no store.
-    async fn enter_again(&self, unit: JobUnit) -> Result<(), String> {
-        let extra = unit.extra();
-        let header = extra.header.clone();
-        let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
-        let parsed = parsed.map_err(|error| error.to_string())?;
-        let mut stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
-        let path = unit.payload();
-        let checked = tokio::task::spawn_blocking(move || -> Result<stream::Submission, String> {
-            use std::io::Read as _;
-            let mut file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-            let mut buffer = vec![0; CHUNK];
-            loop {
-                let count = file.read(&mut buffer).map_err(|error| error.to_string())?;
-                if count == 0 {
-                    return Ok(stream);
-                }
-                stream.push(&buffer[..count]).map_err(|error| error.to_string())?;
-            }
-        });
-        let stream = checked.await.map_err(|error| error.to_string())??;
-        let is_admin = unit.extra().is_admin;
-        let request = JobRequest { params: Default::default(), is_admin, launched_by: extra.launched_by };
-        Box::new(Intake { door: self.clone(), stream, header, request }).finish(unit).await.map(drop)
-    }
-
     pub(super) fn service(&self, driver: Arc<JobDriver>) -> Service {
         let Inside { registry, stop, cleaning, .. } = &*self.0;
         Service { driver, registry: registry.clone(), stop: stop.clone(), cleaning: cleaning.clone() }
     }
 
-    fn driver(&self) -> Result<Arc<JobDriver>, String> {
+    /// Has a unit wait for the driver, and show that. Returns it if the driver is there.
+    ///
+    /// # Errors
+    /// To wait would not help.
+    pub(super) async fn keep(&self, unit: JobUnit, shown: &JobReport) -> Result<Option<JobUnit>, String> {
+        let mut waiting = self.0.waiting.lock().await;
+        let Some(waiting) = &mut *waiting else { return Ok(Some(unit)) };
+        if let Absence { words, is_refusal: true } = &*self.0.why.lock() {
+            return Err(words.clone());
+        }
+        unit.report(shown.clone()).await;
+        waiting.push(unit);
+        Ok(None)
+    }
+
+    /// What the kernel keeps from syncs.
+    pub(super) fn support(&self) -> Support {
+        self.0.support
+    }
+
+    pub(super) fn driver(&self) -> Result<Arc<JobDriver>, String> {
         match self.0.driver.get() {
             Some(driver) => driver.upgrade().ok_or_else(|| STOPPED.to_owned()),
             None => Err(self.0.why.lock().words.clone()),
@@ -255,25 +161,6 @@ impl Door {
         let store = operations::store_report(&self.options(), Some(why));
         Ok(Answer::Ping(ControllerReport { store, ..operations::unopened(&self.0.node) }))
     }
-}
-
-/// Whether a job that the store has under the number that a unit shows is that unit's.
-fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &JobExtra) -> bool {
-    // One that was made for a job that this node took over, or that another unit had submitted, before that was noted.
-    let has_none_of_its_own =
-        || !unit.has_payload() && (extra.created.is_none() || was_created_as(detail, extra));
-    detail.is_shown_by(node, unit.id().as_str())
-        || has_child(detail, &extra.child_unit_id)
-        || has_none_of_its_own()
-}
-
-fn has_child(detail: &JobDetail, child: &str) -> bool {
-    detail.job.attempts.iter().any(|attempt| attempt.unit.to_string() == child)
-}
-
-/// Whether a job was created when a unit says that its own was.
-fn was_created_as(detail: &JobDetail, extra: &JobExtra) -> bool {
-    extra.created.as_ref() == Some(&rfc3339(detail.row.created))
 }
 
 impl Jobs for Door {
@@ -297,7 +184,7 @@ impl Jobs for Door {
         let parsed = header.map(|text| Header::parse(text.as_bytes())).transpose();
         let parsed = parsed.map_err(|error| format!("header: {error}"))?;
         let stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
-        Ok(Box::new(Intake { door: self.clone(), stream, header: header.cloned(), request }))
+        Ok(Box::new(Intake::new(self.clone(), stream, header.cloned(), request)))
     }
 
     fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
@@ -369,147 +256,5 @@ impl Jobs for Door {
         let driver = driver.upgrade()?;
         let is_ours = child.install == driver.install && !driver.is_foreign(unit.as_str());
         is_ours.then_some(child.job.0)
-    }
-}
-
-/// A submission while its payload comes.
-#[derive(Debug)]
-struct Intake {
-    door: Door,
-    stream: stream::Submission,
-    header: Option<String>,
-    request: JobRequest,
-}
-
-impl JobIntake for Intake {
-    fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.stream.push(bytes).map_err(|error| error.to_string())?;
-        let (is_admin, support) = (self.request.is_admin, self.door.0.support);
-        self.stream.header().map_or(Ok(()), |header| check(header, is_admin, support))
-    }
-
-    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
-        Box::pin(async move {
-            let Self { door, stream, header, request } = *self;
-            let accepted = stream.finish().map_err(|error| error.to_string())?;
-            check(&accepted.header, request.is_admin, door.0.support)?;
-            check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
-            let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
-            if let Some(zip) = unjudged {
-                judge(zip, unit.payload()).await?;
-            }
-            let mut extra = unit.extra();
-            (extra.launched_by, extra.is_admin, extra.header) =
-                (request.launched_by.clone(), request.is_admin, header);
-            let mut report = JobReport { state: UnitState::Pending, detail: WAITING.to_owned(), extra };
-            let mut waiting = door.0.waiting.lock().await;
-            if let Some(waiting) = &mut *waiting {
-                if let Absence { words, is_refusal: true } = &*door.0.why.lock() {
-                    return Err(words.clone());
-                }
-                unit.report(report).await;
-                waiting.push(unit);
-                return Ok(false);
-            }
-            drop(waiting);
-            let driver = door.driver()?;
-            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by);
-            submission.is_admin = request.is_admin;
-            let entering = driver.entering.clone().read_owned().await;
-            match enter(&driver, &submission).await {
-                Ok(job) => {
-                    report.extra.job_id = Some(job.id().0);
-                    report.detail = "pending".to_owned();
-                    unit.report(report).await;
-                    let followed = follow_in_any_case(&driver, entering, job, unit).await;
-                    followed.map(|()| true).map_err(|error| error.to_string())
-                }
-                Err(Error::Away(_)) => {
-                    drop(entering);
-                    unit.report(report).await;
-                    tokio::spawn(async move {
-                        if let Err(error) = enter_later(&driver, submission, unit.clone()).await {
-                            tracing::warn!(%error, "a submission that waited for the store is not a job");
-                            let (detail, extra) = (error.to_string(), unit.extra());
-                            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
-                        }
-                    });
-                    Ok(false)
-                }
-                Err(error) => Err(error.to_string()),
-            }
-        })
-    }
-}
-
-/// Whether the zip of a stored payload may stand beside a project from elsewhere.
-async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<(), String> {
-    let judged = tokio::task::spawn_blocking(move || -> Result<(), String> {
-        let mut payload = std::fs::File::open(payload).map_err(|error| error.to_string())?;
-        zip.judge(&mut payload).map_err(|fault| fault.to_string())
-    });
-    judged.await.map_err(|error| error.to_string())?
-}
-
-/// What the caller may do.
-fn check(header: &Header, is_admin: bool, support: Support) -> Result<(), String> {
-    let has_requirements = header.sync.as_ref().is_some_and(|sync| sync.requirements);
-    if has_requirements && !is_admin && support == Support::SocketsOnly {
-        return Err(NEEDS_FENCE.to_owned());
-    }
-    if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
-        return Err(why.to_owned());
-    }
-    Ok(())
-}
-
-/// The credentials that a header names exist, fit their use, and are for this caller. They are read again at their use.
-async fn check_credentials(
-    options: &ControllerOptions,
-    header: &Header,
-    is_admin: bool,
-) -> Result<(), String> {
-    if header.credentials().is_empty() {
-        return Ok(());
-    }
-    let (credentials, header) = (Credentials::new(options.credentials.clone()), header.clone());
-    let checked = tokio::task::spawn_blocking(move || {
-        for (name, purpose) in header.credentials() {
-            if !is_admin {
-                credentials.check_mesh(name)?;
-            }
-            match purpose {
-                Purpose::Registry { image: Some(image) } => drop(credentials.registry(name, image)?),
-                Purpose::Registry { image: None } => credentials.check_registry(name)?,
-                Purpose::Repository(url) => drop(credentials.repository(name, url)?),
-            }
-        }
-        Ok::<_, CredentialError>(())
-    });
-    let checked = checked.await.map_err(|error| error.to_string())?;
-    checked.map_err(|error| format!("header: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn without_a_fence_requirements_need_all_rights() {
-        let header = |requirements: bool| {
-            let sync = json!({"url": "https://git.example/a", "requirements": requirements});
-            Header::parse(json!({"controller": 1, "sync": sync}).to_string().as_bytes()).unwrap()
-        };
-        for (requirements, is_admin, support, expected) in [
-            (true, false, Support::SocketsOnly, false),
-            (true, true, Support::SocketsOnly, true),
-            (false, false, Support::SocketsOnly, true),
-            (true, false, Support::Files, true),
-        ] {
-            let checked = check(&header(requirements), is_admin, support);
-            assert_eq!(checked.is_ok(), expected, "{requirements} {is_admin} {support:?}");
-        }
     }
 }

@@ -1,12 +1,11 @@
 //! SQLite: one file, one writer thread, readers beside it.
 //!
 //! A durable commit waits for the disk, so writes that wait are committed together: each runs in a savepoint of one
-//! transaction, and all are answered after its commit. A reader sees the last commit and waits for nobody. A lock
-//! file keeps a second control node out. This file knows no table.
+//! transaction, and all are answered after its commit. A reader sees the last commit and waits for nobody. This file
+//! knows no table; the files are `sqlite_files`'s.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,6 +21,7 @@ use super::error::Error;
 use super::reserve::Reserve;
 use super::schema;
 use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
+use super::sqlite_files::{copy, lock_file, with_suffix};
 use crate::controller::core::{InstanceName, Time};
 
 /// Writes of one commit, and how long it collects them.
@@ -148,117 +148,7 @@ pub(super) fn look(path: &Path) -> Result<(), Error> {
     schema::check(&mut transaction)
 }
 
-/// Puts a backup in the place of the store `to`, whose file is kept beside it with the ending `.old`. The daemon must not
-/// run.
-///
-/// # Errors
-/// A daemon has the store open, or the file is no backup that this program understands.
-pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
-    let store = to;
-    let _lock = lock_file(store, &"restore".into())?;
-    fs::metadata(backup).map_err(Error::file(backup))?;
-    let from = open_reader(backup)?;
-    let verdict: String = from.query_row("PRAGMA quick_check", [], |row| row.get(0))?;
-    if verdict != "ok" {
-        return Err(Error::Corrupt(format!("{}: {verdict}", backup.display())));
-    }
-    look(backup)?;
-    let new = with_suffix(store, ".new");
-    if let Err(error) = fs::remove_file(&new)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(Error::File { path: new, source: error });
-    }
-    copy(&from, &new)?;
-    // An operator may be another user than the daemon, whose directory it is.
-    for file in [&new, &with_suffix(store, ".lock")] {
-        give_to_owner(file)?;
-    }
-    keep_old(store)?;
-    // What the log of the former database has must not be applied to the new one.
-    for suffix in ["-wal", "-shm"] {
-        let _absent = fs::remove_file(with_suffix(store, suffix));
-    }
-    fs::rename(&new, store).map_err(Error::file(store))?;
-    sync_directory(store)
-}
-
-/// Gives a file the owner and group of its directory.
-fn give_to_owner(file: &Path) -> Result<(), Error> {
-    let (directory, own) = (fs::metadata(directory_of(file)), fs::metadata(file));
-    let (directory, own) = (directory.map_err(Error::file(file))?, own.map_err(Error::file(file))?);
-    if (directory.uid(), directory.gid()) == (own.uid(), own.gid()) {
-        return Ok(());
-    }
-    chown(file, Some(directory.uid()), Some(directory.gid())).map_err(Error::file(file))
-}
-
-/// Gives the database a second name, with all that its log has.
-fn keep_old(store: &Path) -> Result<(), Error> {
-    if !store.exists() {
-        return Ok(());
-    }
-    // One that cannot be opened is kept as it is.
-    if let Ok(connection) = Connection::open(store) {
-        let _unreadable = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    }
-    let old = with_suffix(store, ".old");
-    if let Err(error) = fs::remove_file(&old)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(Error::File { path: old, source: error });
-    }
-    fs::hard_link(store, &old).map_err(Error::file(old))
-}
-
-/// Copies what is committed into a new file, compactly.
-fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(to).map_err(Error::file(to))?;
-    let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
-    let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
-    let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));
-    copied.and_then(|()| sync_directory(to)).inspect_err(|_| drop(fs::remove_file(to)))
-}
-
-fn directory_of(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn sync_directory(of: &Path) -> Result<(), Error> {
-    let parent = directory_of(of);
-    File::open(parent).and_then(|directory| directory.sync_all()).map_err(Error::file(parent))
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
-/// Takes the lock beside the database and writes down who has it. The system frees it when the process ends.
-fn lock_file(path: &Path, node: &InstanceName) -> Result<File, Error> {
-    let name = with_suffix(path, ".lock");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(&name).map_err(Error::file(&name))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            // The holder may be writing it right now.
-            let _incomplete = file.read_to_string(&mut holder);
-            return Err(Error::Held { path: path.to_owned(), holder: holder.trim().to_owned() });
-        }
-        Err(TryLockError::Error(source)) => return Err(Error::File { path: name, source }),
-    }
-    let text = format!("node {node}, process {}\n", std::process::id());
-    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
-    written.map_err(Error::file(name))?;
-    Ok(file)
-}
-
-fn open_reader(path: &Path) -> Result<Connection, Error> {
+pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.execute_batch("PRAGMA busy_timeout = 5000;")?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -1,0 +1,160 @@
+//! A submission while its payload comes, until it is a job: what it asks for is checked against what its caller may do, and
+//! then it enters the store, or waits for it. It knows nothing of placement.
+
+use super::door::Door;
+use super::{WAITING, enter, enter_later, follow_in_any_case, submission};
+use crate::confine::Support;
+use crate::controller::credentials::{CredentialError, Credentials};
+use crate::controller::header::{Header, Purpose};
+use crate::controller::options::ControllerOptions;
+use crate::controller::store::Error;
+use crate::controller::stream;
+use crate::rpc::UnitState;
+use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit};
+
+pub(super) const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, as what they bring \
+                                      cannot be kept from its files: leave them out (requirements: false)";
+
+/// A submission while its payload comes.
+#[derive(Debug)]
+pub(super) struct Intake {
+    door: Door,
+    stream: stream::Submission,
+    header: Option<String>,
+    request: JobRequest,
+}
+
+impl Intake {
+    pub(super) fn new(
+        door: Door,
+        stream: stream::Submission,
+        header: Option<String>,
+        request: JobRequest,
+    ) -> Self {
+        Self { door, stream, header, request }
+    }
+}
+
+impl JobIntake for Intake {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.push(bytes).map_err(|error| error.to_string())?;
+        let (is_admin, support) = (self.request.is_admin, self.door.support());
+        self.stream.header().map_or(Ok(()), |header| check(header, is_admin, support))
+    }
+
+    fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
+        Box::pin(async move {
+            let Self { door, stream, header, request } = *self;
+            let accepted = stream.finish().map_err(|error| error.to_string())?;
+            check(&accepted.header, request.is_admin, door.support())?;
+            check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
+            let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
+            if let Some(zip) = unjudged {
+                judge(zip, unit.payload()).await?;
+            }
+            let mut extra = unit.extra();
+            (extra.launched_by, extra.is_admin, extra.header) =
+                (request.launched_by.clone(), request.is_admin, header);
+            let mut report = JobReport { state: UnitState::Pending, detail: WAITING.to_owned(), extra };
+            let Some(unit) = door.keep(unit, &report).await? else { return Ok(false) };
+            let driver = door.driver()?;
+            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by);
+            submission.is_admin = request.is_admin;
+            let entering = driver.entering.clone().read_owned().await;
+            match enter(&driver, &submission).await {
+                Ok(job) => {
+                    report.extra.job_id = Some(job.id().0);
+                    report.detail = "pending".to_owned();
+                    unit.report(report).await;
+                    let followed = follow_in_any_case(&driver, entering, job, unit).await;
+                    followed.map(|()| true).map_err(|error| error.to_string())
+                }
+                Err(Error::Away(_)) => {
+                    drop(entering);
+                    unit.report(report).await;
+                    tokio::spawn(async move {
+                        if let Err(error) = enter_later(&driver, submission, unit.clone()).await {
+                            tracing::warn!(%error, "a submission that waited for the store is not a job");
+                            let (detail, extra) = (error.to_string(), unit.extra());
+                            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+                        }
+                    });
+                    Ok(false)
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}
+
+/// Whether the zip of a stored payload may stand beside a project from elsewhere.
+async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<(), String> {
+    let judged = tokio::task::spawn_blocking(move || -> Result<(), String> {
+        let mut payload = std::fs::File::open(payload).map_err(|error| error.to_string())?;
+        zip.judge(&mut payload).map_err(|fault| fault.to_string())
+    });
+    judged.await.map_err(|error| error.to_string())?
+}
+
+/// What the caller may do.
+fn check(header: &Header, is_admin: bool, support: Support) -> Result<(), String> {
+    let has_requirements = header.sync.as_ref().is_some_and(|sync| sync.requirements);
+    if has_requirements && !is_admin && support == Support::SocketsOnly {
+        return Err(NEEDS_FENCE.to_owned());
+    }
+    if let Some(why) = header.needs_admin().filter(|_| !is_admin) {
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
+/// The credentials that a header names exist, fit their use, and are for this caller. They are read again at their use.
+async fn check_credentials(
+    options: &ControllerOptions,
+    header: &Header,
+    is_admin: bool,
+) -> Result<(), String> {
+    if header.credentials().is_empty() {
+        return Ok(());
+    }
+    let (credentials, header) = (Credentials::new(options.credentials.clone()), header.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        for (name, purpose) in header.credentials() {
+            if !is_admin {
+                credentials.check_mesh(name)?;
+            }
+            match purpose {
+                Purpose::Registry { image: Some(image) } => drop(credentials.registry(name, image)?),
+                Purpose::Registry { image: None } => credentials.check_registry(name)?,
+                Purpose::Repository(url) => drop(credentials.repository(name, url)?),
+            }
+        }
+        Ok::<_, CredentialError>(())
+    });
+    let checked = checked.await.map_err(|error| error.to_string())?;
+    checked.map_err(|error| format!("header: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn without_a_fence_requirements_need_all_rights() {
+        let header = |requirements: bool| {
+            let sync = json!({"url": "https://git.example/a", "requirements": requirements});
+            Header::parse(json!({"controller": 1, "sync": sync}).to_string().as_bytes()).unwrap()
+        };
+        for (requirements, is_admin, support, expected) in [
+            (true, false, Support::SocketsOnly, false),
+            (true, true, Support::SocketsOnly, true),
+            (false, false, Support::SocketsOnly, true),
+            (true, false, Support::Files, true),
+        ] {
+            let checked = check(&header(requirements), is_admin, support);
+            assert_eq!(checked.is_ok(), expected, "{requirements} {is_admin} {support:?}");
+        }
+    }
+}
