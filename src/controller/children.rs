@@ -155,19 +155,19 @@ impl Children for RegistryChildren {
         Box::pin(async move { self.0.disclaim_child(&unit).await.map_err(|error| error.to_string()) })
     }
 
+    fn keep_accepted(&self, unit: String) -> Act<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.0.keep_accepted(&unit).await {
+                tracing::warn!(unit, %error, "that a unit was accepted is known in memory only");
+            }
+        })
+    }
+
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = self.0.results(&unit, from, &Caller::local()).await.ok();
-            let stream = Followed {
-                registry: self.0.clone(),
-                watch,
-                results,
-                told: None,
-                is_missing: false,
-                unit,
-                unreadable: 0,
-            };
+            let stream = Followed { watch, results, told: None, is_missing: false, unit, unreadable: 0 };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -294,7 +294,6 @@ fn with_run_dir(params: String, run_dir: Option<String>) -> BTreeMap<String, Str
 }
 
 struct Followed {
-    registry: Registry,
     unit: String,
     /// `None` once the unit is gone.
     watch: Option<ChildWatch>,
@@ -339,8 +338,6 @@ impl ChildStream for Followed {
                 let is_there = status.is_accepted && status.contacts != Some(0);
                 if is_there && !status.state.is_final() && self.told != Some(status.contacts) {
                     (self.told, self.is_missing) = (Some(status.contacts), false);
-                    let (registry, unit) = (self.registry.clone(), self.unit.clone());
-                    tokio::spawn(async move { registry.drop_child_payload(&unit).await });
                     return ChildNews::Accepted;
                 }
                 if status.is_missing && !std::mem::replace(&mut self.is_missing, true) {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedRwLockReadGuard, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::door::Door;
@@ -33,6 +34,8 @@ use crate::work::unit::UnitId;
 
 /// How long a submission waits between two tries while the store is away, and the controller between its first ones.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+/// How long the start of the node waits for the store.
+const AT_ONCE: Duration = Duration::from_secs(2);
 /// How the Detail of a unit begins that is to become a job once the store is there.
 const WAITING: &str = "waiting for the store";
 
@@ -62,6 +65,7 @@ pub fn store_options(options: &ControllerOptions, directory: &std::path::Path) -
 }
 
 /// What a controller is opened with.
+#[derive(Clone)]
 pub struct Setup {
     /// Its settings.
     pub options: ControllerOptions,
@@ -95,22 +99,25 @@ impl Controller {
         let (sender, service) = watch::channel(None);
         let stop = CancellationToken::new();
         let door = Door::new(setup.node.clone(), &setup.registry, setup.options.clone(), stop.clone());
-        let opened = match setup.driver(&door).await {
-            Ok(driver) => Ok(driver),
+        // A server that stands still holds up nothing but this.
+        let mut opening = Box::pin(setup.clone().driver(door.clone()));
+        let opened = match timeout(AT_ONCE, &mut opening).await {
+            Ok(Ok(driver)) => Ok(driver),
             // What a server refuses now an operator may mend, and the node has more to do than this.
-            Err(error @ (Error::Away(_) | Error::Refused(_))) => Err(error),
-            Err(error) => return Err(error),
+            Ok(Err(error @ (Error::Away(_) | Error::Refused(_)))) => Err((error, None)),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => Err((Error::Away("it does not answer".into()), Some(opening))),
         };
         setup.registry.serve_jobs(Box::new(door.clone())).await;
         let this = Self { door: door.clone(), service, stop: stop.clone() };
         match opened {
             Ok(driver) => drop(sender.send_replace(Some(Service::run(driver, door, stop).await))),
-            Err(error) => {
+            Err((error, opening)) => {
                 tracing::warn!(%error, "the controller waits for its store, with what is submitted");
                 door.say(&error);
                 tokio::spawn(async move {
                     tokio::select! {
-                        service = setup.open_later(&door, stop.clone()) => drop(sender.send_replace(Some(service))),
+                        service = setup.open_later(opening, &door, stop.clone()) => drop(sender.send_replace(Some(service))),
                         () = stop.cancelled() => {}
                     }
                 });
@@ -157,19 +164,30 @@ impl Controller {
 }
 
 impl Setup {
-    async fn driver(&self, door: &Door) -> Result<Arc<JobDriver>, Error> {
+    async fn driver(self, door: Door) -> Result<Arc<JobDriver>, Error> {
         let Self { options: _, store, registry, node, mesh, projects } = self;
-        let store = Store::open(store, node).await?;
-        let children = Arc::new(RegistryChildren(registry.clone()));
+        let store = Store::open(&store, &node).await?;
+        let children = Arc::new(RegistryChildren(registry));
         let options = ControllerOptions::clone(&door.options());
-        JobDriver::start(node.clone(), store, options, mesh.clone(), children, projects.clone()).await
+        JobDriver::start(node, store, options, mesh, children, projects).await
     }
 
-    /// Whatever is wrong, an operator may mend it.
-    async fn open_later(&self, door: &Door, stop: CancellationToken) -> Service {
+    /// Whatever is wrong, an operator may mend it. A try that is under way goes on: it may have the lease by now.
+    async fn open_later(
+        &self,
+        mut opening: Option<impl Future<Output = Result<Arc<JobDriver>, Error>>>,
+        door: &Door,
+        stop: CancellationToken,
+    ) -> Service {
         loop {
-            tokio::time::sleep(STORE_RETRY).await;
-            match self.driver(door).await {
+            let opened = match opening.take() {
+                Some(opening) => opening.await,
+                None => {
+                    tokio::time::sleep(STORE_RETRY).await;
+                    self.clone().driver(door.clone()).await
+                }
+            };
+            match opened {
                 Ok(driver) => {
                     tracing::info!("the store is there: the controller works");
                     return Service::run(driver, door.clone(), stop).await;

@@ -39,11 +39,11 @@ pub trait Jobs: Send + Sync + 'static {
     /// Submissions over the mesh need the token of a work-signing key.
     fn verifies_signatures(&self) -> bool;
 
-    /// A submission begins.
+    /// A submission begins. Returns what its unit says from its first moment on, and what checks its payload.
     ///
     /// # Errors
     /// Its parameters are wrong, or the controller takes none.
-    fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String>;
+    fn begin(&self, request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String>;
 
     /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
     fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
@@ -329,11 +329,18 @@ impl JobUnit {
     }
 
     /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A
-    /// final report, or one that names the job first, is durable when this returns.
+    /// final report is durable when this returns.
     pub async fn report(&self, report: JobReport) {
-        let former = self.extra();
-        let is_lasting = report.state.is_final() || former.job_id != report.extra.job_id;
-        let how = if is_lasting { Durability::Durable } else { Durability::Deferred };
+        let how = if report.state.is_final() { Durability::Durable } else { Durability::Deferred };
+        self.show(report, how).await;
+    }
+
+    /// The same, and any report is durable when this returns.
+    pub async fn report_durably(&self, report: JobReport) {
+        self.show(report, Durability::Durable).await;
+    }
+
+    async fn show(&self, report: JobReport, how: Durability) {
         let size = self.output_size();
         let change = |status: &mut Status| {
             let JobReport { state, detail, mut extra } = report.clone();

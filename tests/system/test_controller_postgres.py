@@ -45,6 +45,23 @@ def test_behind_a_transaction_pooler_everything_works_but_notifications(mesh, se
         mesh.end()
 
 
+def test_a_database_that_stands_still_does_not_hold_up_the_start_of_a_node(mesh, server, keys, tmp_path):  # noqa: F811
+    c1 = mesh.node("c1", listen=True, extra=controller(server.url(server.database()), keys, tmp_path))
+    mesh.node("e1", peers=["c1"], work=[runner("ansible-runner")])
+    server.pause()
+    try:
+        mesh.start()
+        assert "does not answer" in ask(c1, "ping")["store"]["error"]
+    finally:
+        server.resume()
+    until("the store to be there", lambda: ask(c1, "ping")["store"]["up"], 60)
+    until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(c1, "instance.list")["instances"]}.get("e1"), 60)
+    unit, number = submit(c1, ident="late")
+    assert ended(c1, number)["state"] == "successful"
+    is_whole(shows(c1, unit), "late")
+    mesh.end()
+
+
 def test_no_secret_is_in_the_store_a_log_a_status_or_an_argument(mesh, server, keys, tmp_path):  # noqa: F811
     """The password of the database, wrong and right, and what a job brings."""
     canary, database = "canary-81c7", server.database()

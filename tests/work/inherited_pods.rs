@@ -9,7 +9,7 @@ use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Chil
 use meshd::pods::options::{AuthMethod, KubernetesType};
 use meshd::pods::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use meshd::rpc::OutputBound;
-use meshd::work::jobs::{Act, JobIntake, JobRequest, JobUnit, Jobs};
+use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
 use meshd::work::{CommandType, Leftovers, Registry, UnitId};
 use serde_json::json;
 
@@ -83,7 +83,7 @@ impl Jobs for Owner {
         false
     }
 
-    fn begin(&self, _request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
+    fn begin(&self, _request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
         unreachable!()
     }
 

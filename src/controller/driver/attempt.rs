@@ -24,6 +24,8 @@ use crate::work::Leftovers;
 const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// How long the store need not know that a unit was accepted: that of one that ends sooner is saved with its end.
+const TELL_AFTER: Duration = Duration::from_millis(100);
 
 /// An attempt whose unit was followed to its end.
 struct Followed {
@@ -84,7 +86,7 @@ impl JobDriver {
         if detail.job.kind == JobKind::ProjectSync {
             self.sweep_sync(id, parsed(&detail)?).await?;
         }
-        let swept = self.store.drive(self.fence(), id, None, move |job, _| job.on_swept(n)).await?;
+        let swept = self.store.sweep(self.fence(), id, n, self.without_payload(&detail)).await?;
         // Units that began to follow the job after its end was shown.
         if swept.job.state.is_final() { self.show_detail(&swept).await } else { Ok(()) }
     }
@@ -185,7 +187,8 @@ impl JobDriver {
         let begun = AttemptOutput::begin(self.first_unit(id), job, n, &words);
         let mut output = self.obeying(duty, &unit, begun).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
-        let mut is_running = attempt.progress == Progress::Running;
+        // Whether the store knows that it was accepted, and since when it was if the store does not.
+        let (mut is_running, mut accepted) = (attempt.progress == Progress::Running, None);
         let (mut is_cancelled, mut is_missing) = (false, false);
         // Since when there is something that the store does not count yet.
         let mut uncounted = (output.position() > 0).then(Instant::now);
@@ -206,7 +209,11 @@ impl JobDriver {
             }
             let news = tokio::select! {
                 news = stream.next() => news,
-                () = until_due(uncounted) => {
+                () = until_due(accepted, TELL_AFTER) => {
+                    (is_running, accepted) = (self.tell_accepted(id, n, &unit, accepted).await?, None);
+                    continue;
+                }
+                () = until_due(uncounted, COUNT_EVERY) => {
                     // A job that has ended counts no more.
                     let figures = output.figures(false).await;
                     let has_recap = figures.recap.is_some();
@@ -232,14 +239,14 @@ impl JobDriver {
                 if !self.store.may_have_been_sent(id, n).await? {
                     return self.unknown(id, n).await.map(|_| None);
                 }
+                self.tell_accepted(id, n, &unit, accepted.take()).await?;
                 is_running = false;
                 let missing = move |job: &mut Driven<'_>, now| job.on_missing(n, now);
                 self.report(id, missing).await?;
                 continue;
             }
             if !is_running && !matches!(news, ChildNews::Ended { .. }) {
-                is_running = true;
-                self.report(id, move |job, now| job.on_accepted(n, now)).await?;
+                accepted.get_or_insert_with(Instant::now);
             }
             match news {
                 ChildNews::Accepted | ChildNews::Missing => {}
@@ -256,7 +263,7 @@ impl JobDriver {
         };
         let was_asked_for = attempt.progress == Progress::Lost || attempt.sender != self.node;
         let is_not_there = end == ChildEnd::Refused || (end == ChildEnd::Unknown && was_asked_for);
-        if is_not_there && !is_running {
+        if is_not_there && !is_running && accepted.is_none() {
             // Its node does not have it, so it does not run.
             return self.unknown(id, n).await.map(|_| None);
         }
@@ -267,11 +274,31 @@ impl JobDriver {
             return self.unknown(id, n).await.map(|_| None);
         }
         let (status, evidence) = (output.parser.final_status(), output.parser.evidence(end, detail));
-        let report = move |job: &mut Driven<'_>, now| job.on_ended(n, &evidence, now);
+        let accepted = accepted.map(|since: Instant| since.elapsed());
+        let report = move |job: &mut Driven<'_>, now| {
+            accepted.map_or(Ok(()), |before| job.on_accepted(n, now - before))?;
+            job.on_ended(n, &evidence, now)
+        };
         // Of a unit that is gone others may have more than could be read here.
         let written = (!is_gone).then_some((unit.as_str(), &mut output));
         let now = self.conclude(id, n, written, report).await?;
         Ok(Some(Followed { status, now }))
+    }
+
+    /// Has the store know that an attempt was accepted, if it was. That is durable in its unit first: one that is known to run
+    /// and has no such unit is gone. Returns whether it was accepted.
+    async fn tell_accepted(
+        self: &Arc<Self>,
+        id: JobId,
+        n: AttemptNo,
+        unit: &str,
+        since: Option<Instant>,
+    ) -> Result<bool, Error> {
+        let Some(since) = since else { return Ok(false) };
+        self.children.keep_accepted(unit.to_owned()).await;
+        let before = since.elapsed();
+        self.report(id, move |job, now| job.on_accepted(n, now - before)).await?;
+        Ok(true)
     }
 
     /// Reports on an attempt, and has its job's units show what became of that.
@@ -320,10 +347,10 @@ impl JobDriver {
     }
 }
 
-/// When what came since then is to be counted; never, if nothing did.
-async fn until_due(since: Option<Instant>) {
+/// So long after that; never, if there is no such time.
+async fn until_due(since: Option<Instant>, after: Duration) {
     match since {
-        Some(since) => sleep_until(since + COUNT_EVERY).await,
+        Some(since) => sleep_until(since + after).await,
         None => std::future::pending().await,
     }
 }

@@ -43,17 +43,11 @@ impl AttemptOutput {
         last_words: &str,
     ) -> Result<Self, Error> {
         let (mut parser, mut measured) = (WorkerOutput::default(), Measure::default());
-        let job_output = match unit {
-            Some(unit) => writer(&unit, job, n).await?,
-            None => None,
-        };
-        if let Some(output) = &job_output {
-            if output.unit().extra().output_attempt != n.0 {
-                close(output, last_words).await?;
-            }
-            let from = output.begin(job.attempt(n).map(|attempt| attempt.unit.to_string())).await;
-            (parser, measured) = replay(output.unit(), from).await?;
+        let begun = begin(unit, job, n, last_words).await?;
+        if let Some((output, from)) = &begun {
+            (parser, measured) = replay(output.unit(), *from).await?;
         }
+        let job_output = begun.map(|(output, _)| output);
         let written = parser.position();
         let holds_back = job.retry.max > 0;
         let held = BytesMut::new();
@@ -148,6 +142,26 @@ impl AttemptOutput {
         let zip = StoredZip { start: extra.output_from + zip.start, ..zip };
         tokio::task::spawn_blocking(move || zip.exit_code(&mut File::open(path).ok()?)).await.ok()?
     }
+}
+
+/// Begins an attempt's part of its job's output, behind these words, unless it has begun. Then the unit says durably which
+/// job and which child it has. Returns its writer and where it begins; `None` if there is no unit, or a later attempt writes.
+///
+/// # Errors
+/// What is there cannot be read or cut.
+pub(super) async fn begin(
+    unit: Option<JobUnit>,
+    job: &Job,
+    n: AttemptNo,
+    last_words: &str,
+) -> Result<Option<(JobOutput, u64)>, Error> {
+    let Some(unit) = unit else { return Ok(None) };
+    let Some(output) = writer(&unit, job, n).await? else { return Ok(None) };
+    if unit.extra().output_attempt != n.0 {
+        close(&output, last_words).await?;
+    }
+    let from = output.begin(job.attempt(n).map(|attempt| attempt.unit.to_string())).await;
+    Ok(Some((output, from)))
 }
 
 /// A new writer of an attempt's part of its job's output; `None` if a later attempt writes. What attempts wrote that the

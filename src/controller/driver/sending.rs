@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::JobDriver;
+use super::end::words_before;
 use super::input::Prepared;
+use super::output;
 use super::world::{ChildRequest, Known};
 use crate::controller::core::{Attempt, AttemptNo, ChildId, Duty, JobId, Progress};
 use crate::controller::store::{Error, JobDetail};
@@ -62,10 +64,15 @@ impl JobDriver {
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
             Prepared::Unwanted => return self.unwanted(request, id, n).await,
         };
-        // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more.
-        if !self.may_send(attempt.unit.clone()).await? || *duty.borrow_and_update() == Duty::Cancel {
+        // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more. And only a unit that
+        // says durably which child it has finds it again, should the store lose its last commits.
+        let words = words_before(&detail.job, n);
+        let begun = output::begin(self.first_unit(id), &detail.job, n, &words);
+        let (may_send, begun) = tokio::join!(self.may_send(attempt.unit.clone()), begun);
+        if !may_send? || *duty.borrow_and_update() == Duty::Cancel {
             return self.unwanted(request, id, n).await;
         }
+        begun?;
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
         match self.obeying(duty, &unit, self.children.send(request, input)).await {

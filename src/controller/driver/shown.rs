@@ -232,13 +232,24 @@ impl JobDriver {
             if self.published.on_end_shown(job, units) {
                 self.figures.note_end(&detail.row);
             }
-            if !parsed(detail)?.rerun {
-                for unit in units {
-                    self.drop_payload(job, unit).await?;
+            let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
+            let is_noted_later = is_own && detail.job.attempts.iter().any(|attempt| !attempt.swept);
+            for unit in units.iter().filter(|_| parsed(detail).is_ok_and(|header| !header.rerun)) {
+                match is_noted_later {
+                    true => drop(self.drop_payload_file(job, unit).await),
+                    false => self.drop_payload(job, unit).await?,
                 }
             }
         }
         Ok(())
+    }
+
+    /// The units here of a job that had its payload, and have it no more.
+    pub(super) fn without_payload(&self, detail: &JobDetail) -> Vec<String> {
+        let has_none = |unit: &String| self.children.job_unit(unit).is_none_or(|unit| !unit.has_payload());
+        let held =
+            detail.holders.iter().filter(|(node, _, kept)| *node == self.node && *kept == Kept::Payload);
+        held.map(|(_, unit, _)| unit.clone()).filter(has_none).collect()
     }
 
     /// Deletes the payload in a unit of a job, and the store's note of it.
@@ -246,12 +257,20 @@ impl JobDriver {
     /// # Errors
     /// Those of the store. A disk that refuses is asked again by housekeeping.
     pub async fn drop_payload(&self, job: JobId, unit: &JobUnit) -> Result<(), Error> {
-        let id = unit.id().to_string();
-        if let Err(error) = unit.drop_payload().await {
-            tracing::warn!(%job, unit = id, %error, "a payload is not deleted yet");
+        if !self.drop_payload_file(job, unit).await {
             return Ok(());
         }
+        let id = unit.id().to_string();
         self.store.let_go_unit(self.node.clone(), id, &[Kept::Payload]).await.map(drop)
+    }
+
+    /// Deletes the payload in a unit of a job, and says whether the disk did.
+    async fn drop_payload_file(&self, job: JobId, unit: &JobUnit) -> bool {
+        let dropped = unit.drop_payload().await;
+        if let Err(error) = &dropped {
+            tracing::warn!(%job, unit = %unit.id(), %error, "a payload is not deleted yet");
+        }
+        dropped.is_ok()
     }
 
     /// Has the units of all jobs show their rows: an operator changed many.

@@ -168,6 +168,9 @@ pub trait Children: Send + Sync + 'static {
     /// That cannot be promised now.
     fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>>;
 
+    /// Makes durable here that a unit was accepted. What it has read may go.
+    fn keep_accepted(&self, unit: String) -> Act<'_, ()>;
+
     /// Follows a unit from a byte of its output on.
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>>;
 

@@ -2,6 +2,7 @@
 //! for the first time there is no driver: submissions are checked and kept, and wait with what an earlier process left. It
 //! knows nothing of how the store is reached.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -22,7 +23,7 @@ use crate::controller::stream;
 use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::ControllerReport;
 use crate::work::Registry;
-use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
 
 /// The parameter that may carry the header.
@@ -168,23 +169,25 @@ impl Jobs for Door {
         self.options().verify_signature
     }
 
-    fn begin(&self, request: JobRequest) -> Result<Box<dyn JobIntake>, String> {
+    fn begin(&self, request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
         if self.0.driver.get().is_some()
             && let Some(why) = self.driver()?.halted()
         {
             return Err(format!("the controller of this node has stopped: {why}"));
         }
-        let header = request.params.get(HEADER).filter(|text| !text.is_empty());
+        let header = request.params.get(HEADER).filter(|text| !text.is_empty()).cloned();
         if let Some(other) = request.params.keys().find(|name| *name != HEADER) {
             return Err(format!("unknown parameter `{other}`: there is {HEADER}"));
         }
-        if header.is_some_and(|text| text.len() > LINE_LIMIT) {
+        if header.as_ref().is_some_and(|text| text.len() > LINE_LIMIT) {
             return Err(format!("the parameter {HEADER} is longer than {LINE_LIMIT} bytes"));
         }
-        let parsed = header.map(|text| Header::parse(text.as_bytes())).transpose();
+        let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
         let parsed = parsed.map_err(|error| format!("header: {error}"))?;
         let stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
-        Ok(Box::new(Intake::new(self.clone(), stream, header.cloned(), request)))
+        let JobRequest { params: _, is_admin, launched_by } = request;
+        let extra = JobExtra { is_admin, launched_by, header, ..JobExtra::default() };
+        Ok((extra, Box::new(Intake::new(self.clone(), stream, is_admin))))
     }
 
     fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
@@ -192,7 +195,7 @@ impl Jobs for Door {
             if let Some(waiting) = &mut *self.0.waiting.lock().await {
                 waiting.push(unit);
             } else if let Ok(driver) = self.driver() {
-                self.follow_again(&driver, unit).await;
+                self.follow_again(&driver, unit, &BTreeSet::new()).await;
             }
         })
     }

@@ -7,10 +7,10 @@ use crate::confine::Support;
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::header::{Header, Purpose};
 use crate::controller::options::ControllerOptions;
-use crate::controller::store::Error;
+use crate::controller::store::{Error, Submitted};
 use crate::controller::stream;
 use crate::rpc::UnitState;
-use crate::work::jobs::{Act, JobIntake, JobReport, JobRequest, JobUnit};
+use crate::work::jobs::{Act, JobIntake, JobReport, JobUnit};
 
 pub(super) const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, as what they bring \
                                       cannot be kept from its files: leave them out (requirements: false)";
@@ -20,52 +20,49 @@ pub(super) const NEEDS_FENCE: &str = "the header's sync.requirements needs all r
 pub(super) struct Intake {
     door: Door,
     stream: stream::Submission,
-    header: Option<String>,
-    request: JobRequest,
+    is_admin: bool,
 }
 
 impl Intake {
-    pub(super) fn new(
-        door: Door,
-        stream: stream::Submission,
-        header: Option<String>,
-        request: JobRequest,
-    ) -> Self {
-        Self { door, stream, header, request }
+    pub(super) fn new(door: Door, stream: stream::Submission, is_admin: bool) -> Self {
+        Self { door, stream, is_admin }
     }
 }
 
 impl JobIntake for Intake {
     fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.push(bytes).map_err(|error| error.to_string())?;
-        let (is_admin, support) = (self.request.is_admin, self.door.support());
+        let (is_admin, support) = (self.is_admin, self.door.support());
         self.stream.header().map_or(Ok(()), |header| check(header, is_admin, support))
     }
 
     fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
         Box::pin(async move {
-            let Self { door, stream, header, request } = *self;
+            let Self { door, stream, is_admin } = *self;
             let accepted = stream.finish().map_err(|error| error.to_string())?;
-            check(&accepted.header, request.is_admin, door.support())?;
-            check_credentials(&door.options(), &accepted.header, request.is_admin).await?;
+            check(&accepted.header, is_admin, door.support())?;
+            check_credentials(&door.options(), &accepted.header, is_admin).await?;
             let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
             if let Some(zip) = unjudged {
                 judge(zip, unit.payload()).await?;
             }
-            let mut extra = unit.extra();
-            (extra.launched_by, extra.is_admin, extra.header) =
-                (request.launched_by.clone(), request.is_admin, header);
-            let mut report = JobReport { state: UnitState::Pending, detail: WAITING.to_owned(), extra };
+            let (state, detail, extra) = (UnitState::Pending, WAITING.to_owned(), unit.extra());
+            let launched_by = extra.launched_by.clone();
+            let mut report = JobReport { state, detail, extra };
             let Some(unit) = door.keep(unit, &report).await? else { return Ok(false) };
             let driver = door.driver()?;
-            let mut submission = submission(&driver, &unit, &wanted, &asked, &request.launched_by);
-            submission.is_admin = request.is_admin;
+            let mut submission = submission(&driver, &unit, &wanted, &asked, &launched_by);
+            submission.is_admin = is_admin;
             let entering = driver.entering.clone().read_owned().await;
             match enter(&driver, &submission).await {
                 Ok(job) => {
                     report.extra.job_id = Some(job.id().0);
                     report.detail = "pending".to_owned();
-                    unit.report(report).await;
+                    match job {
+                        Submitted::New(_) => unit.report(report).await,
+                        // Nothing but the number says whose job it is.
+                        Submitted::Known(_) => unit.report_durably(report).await,
+                    }
                     let followed = follow_in_any_case(&driver, entering, job, unit).await;
                     followed.map(|()| true).map_err(|error| error.to_string())
                 }

@@ -144,7 +144,8 @@ impl Repeat {
         };
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
-        unit.report(JobReport { state, detail: "pending".to_owned(), extra }).await;
+        // Without the number it would be none.
+        unit.report_durably(JobReport { state, detail: "pending".to_owned(), extra }).await;
         follow_in_any_case(driver, entering, job, unit.clone()).await?;
         Ok(job.id())
     }

@@ -1,6 +1,7 @@
 //! Units of an earlier process follow their jobs again, also where the store has lost what it knew of them. It decides
 //! which job a unit's is; what the unit then shows is `driver`'s.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::door::Door;
@@ -12,7 +13,7 @@ use crate::controller::header::Header;
 use crate::controller::store::{Audit, Error, JobDetail, Kept};
 use crate::controller::stream;
 use crate::rpc::UnitState;
-use crate::work::jobs::{JobExtra, JobIntake, JobReport, JobRequest, JobUnit};
+use crate::work::jobs::{JobExtra, JobIntake, JobReport, JobUnit};
 
 const CHUNK: usize = 256 << 10;
 /// What the audit says of a job that the store does not know any more.
@@ -21,9 +22,11 @@ const LOST: &str = "job.lost";
 impl Door {
     /// Has units follow their jobs before the driver runs. Those whose jobs the store has lost become jobs again, or end.
     pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
+        // Units of one job decide alike: what one of them knows of it counts for all.
+        let placed: BTreeSet<i64> = units.iter().filter_map(placed_job).collect();
         let following = async {
             for unit in units {
-                self.follow_again(driver, unit).await;
+                self.follow_again(driver, unit, &placed).await;
             }
         };
         tokio::select! {
@@ -33,10 +36,11 @@ impl Door {
         }
     }
 
-    /// The driver does not run yet, and without its unit a job would lose its output.
-    pub(super) async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit) {
+    /// The driver does not run yet, and without its unit a job would lose its output. Other units know that these jobs were
+    /// placed.
+    pub(super) async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit, placed: &BTreeSet<i64>) {
         let resumed = loop {
-            match self.resume(driver, unit.clone()).await {
+            match self.resume(driver, unit.clone(), placed).await {
                 Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
                 resumed => break resumed,
             }
@@ -48,9 +52,15 @@ impl Door {
 
     /// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost
     /// its last commits or is an older copy, becomes a job again, unless it had been placed.
-    async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit) -> Result<(), Error> {
+    async fn resume(
+        &self,
+        driver: &Arc<JobDriver>,
+        unit: JobUnit,
+        placed: &BTreeSet<i64>,
+    ) -> Result<(), Error> {
         let extra = unit.extra();
-        let mut is_placed = extra.attempt > 0;
+        let mut is_placed =
+            placed_job(&unit).is_some() || extra.job_id.is_some_and(|job| placed.contains(&job));
         if let Some(job) = extra.job_id.map(JobId) {
             let other = match driver.store.detail(job).await {
                 Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
@@ -101,8 +111,7 @@ impl Door {
     /// A unit whose payload is here and whose row is not: an earlier process ended between the two, or there was no store.
     async fn enter_again(&self, unit: JobUnit) -> Result<(), String> {
         let extra = unit.extra();
-        let header = extra.header.clone();
-        let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
+        let parsed = extra.header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
         let parsed = parsed.map_err(|error| error.to_string())?;
         let mut stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
         let path = unit.payload();
@@ -119,10 +128,14 @@ impl Door {
             }
         });
         let stream = checked.await.map_err(|error| error.to_string())??;
-        let is_admin = unit.extra().is_admin;
-        let request = JobRequest { params: Default::default(), is_admin, launched_by: extra.launched_by };
-        Box::new(Intake::new(self.clone(), stream, header, request)).finish(unit).await.map(drop)
+        Box::new(Intake::new(self.clone(), stream, extra.is_admin)).finish(unit).await.map(drop)
     }
+}
+
+/// The number of a unit's job, if the unit knows that it was placed.
+fn placed_job(unit: &JobUnit) -> Option<i64> {
+    let extra = unit.extra();
+    extra.job_id.filter(|_| extra.attempt > 0)
 }
 
 /// Whether a job that the store has under the number that a unit shows is that unit's.

@@ -8,7 +8,7 @@ use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, to_json, values};
-use super::{JobDetail, holders, list, recaps};
+use super::{JobDetail, Kept, holders, list, recaps};
 use crate::controller::core::{
     Attempt, AttemptNo, ChildId, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Progress, Refused, Time,
 };
@@ -98,6 +98,25 @@ impl Store {
                     sql.execute("UPDATE job SET output_bytes = $1 WHERE id = $2", values![end.bytes, id])?;
                 }
             }
+            list::detail(sql, id)
+        })
+        .await
+    }
+
+    /// The unit of an attempt was released, and these units of the owner have no payload any more.
+    ///
+    /// # Errors
+    /// As [`Self::drive`].
+    pub async fn sweep(
+        &self,
+        by: Fence,
+        id: JobId,
+        n: AttemptNo,
+        without_payload: Vec<String>,
+    ) -> Result<JobDetail, Error> {
+        self.fenced_write(by, move |sql, by| {
+            drive(sql, by, id, None, &|job, _| job.on_swept(n))?;
+            holders::note_gone(sql, id, &by.owner, Kept::Payload, &without_payload)?;
             list::detail(sql, id)
         })
         .await

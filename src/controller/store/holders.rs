@@ -60,6 +60,21 @@ pub(super) fn complete(
     Ok(())
 }
 
+/// Units of a control node have no copy of this of a job any more, which is none's loss.
+pub(super) fn note_gone(
+    sql: &mut dyn Sql,
+    job: JobId,
+    node: &InstanceName,
+    kept: Kept,
+    units: &[String],
+) -> Result<(), Error> {
+    let delete = "DELETE FROM holder WHERE job = $1 AND node = $2 AND unit = $3 AND has = $4";
+    for unit in units {
+        sql.execute(delete, values![job, node, unit.as_str(), kept.name()])?;
+    }
+    Ok(())
+}
+
 /// A copy of a job's output is gone with its control node. If it was the last complete one, the output is lost. A copy
 /// of which an older program says nothing may be complete, and so may one where the length alone decides.
 pub(super) fn lose_output(

@@ -7,6 +7,7 @@ use super::{Outcome, Registry};
 use crate::rpc::OutputBound;
 use crate::rpc::request::SubmitRequest;
 use crate::work::asked::Asked;
+use crate::work::jobs::JobExtra;
 use crate::work::status::Status;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, UnitId};
@@ -20,6 +21,7 @@ impl Registry {
         request: SubmitRequest,
         submitter: Submitter,
         chosen: Option<UnitId>,
+        job: Option<JobExtra>,
         max_stdout: Option<Box<OutputBound>>,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
         let here = self.is_here(&request);
@@ -43,12 +45,13 @@ impl Registry {
         if max_stdout.is_none() {
             self.reserve.check().await?;
         }
-        let mut status = match here {
-            true => match (self.job_status(&request), self.pod_status(&request).await?) {
-                (Some(status), _) | (None, Some(status)) => status,
-                (None, None) => self.local_status(&request)?,
+        let mut status = match job {
+            Some(extra) => self.job_status(extra),
+            None if !here => self.remote_status(request)?,
+            None => match self.pod_status(&request).await? {
+                Some(status) => status,
+                None => self.local_status(&request)?,
             },
-            false => self.remote_status(request)?,
         };
         (status.submitter, status.asked, status.max_stdout) = (Some(submitter), Some(asked), max_stdout);
         status.life.apply(&Event::PayloadAwaited);

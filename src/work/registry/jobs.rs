@@ -179,10 +179,10 @@ impl Registry {
     /// The disk refuses.
     pub async fn adopt_job(&self, job: i64) -> Result<JobUnit, WorkError> {
         let extra = JobExtra { job_id: Some(job), ..JobExtra::default() };
-        let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+        let mut status = self.job_status(extra);
         // It waits for none, so an end of the daemon does not leave it half submitted.
         status.life.apply(&Event::PayloadComplete);
-        (status.verify_signature, status.submitter) = (self.controller_verifies(), Some(Submitter::Operator));
+        status.submitter = Some(Submitter::Operator);
         let this = self.clone();
         let entry = detached(async move { this.create(None, status).await }).await?;
         Ok(JobUnit::new(entry, self.units.store().clone()))
@@ -236,29 +236,29 @@ impl Registry {
 
     async fn unit_for_repeat(&self, extra: JobExtra) -> Result<Arc<Entry>, WorkError> {
         self.reserve.check().await?;
-        let mut status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
-        status.verify_signature = self.controller_verifies();
+        let mut status = self.job_status(extra);
         status.submitter = Some(Submitter::Operator);
         status.life.apply(&Event::PayloadAwaited);
         self.create(None, status).await
     }
 
-    /// Deletes the payload of a child that its node has accepted: nobody reads it any more.
-    pub async fn drop_child_payload(&self, unit: &str) {
-        let Ok(entry) = self.units.find(unit) else { return };
-        // A command here may not have opened it yet.
-        if !entry.status().remote().is_some_and(|remote| remote.remote_started) {
-            return;
+    /// Makes durable that the node of a child has accepted it, and deletes its payload, which nobody reads any more: a child
+    /// that was not accepted is sent again, with its payload.
+    ///
+    /// # Errors
+    /// There is no such unit, or the disk refuses.
+    pub async fn keep_accepted(&self, unit: &str) -> Result<(), WorkError> {
+        let (entry, store) = (self.units.find(unit)?, self.units.store());
+        entry.save(store).await?;
+        // A command here may not have opened it yet, and what another unit has goes with that one.
+        let is_read = entry.status().remote().is_some_and(|remote| remote.remote_started);
+        if !is_read || entry.dir.shares_payload() {
+            return Ok(());
         }
-        let store = self.units.store();
-        // That it was accepted is durable first: a child that was not is sent again, with its payload.
-        let dropped = async {
-            entry.save(store).await?;
-            store.drop_payload(&entry.dir).await
-        };
-        if let Err(error) = dropped.await {
+        if let Err(error) = store.drop_payload(&entry.dir).await {
             tracing::debug!(unit, %error, "the payload of a child stays until it is released");
         }
+        Ok(())
     }
 
     /// A token for a request of this control node to another one.
@@ -374,7 +374,7 @@ impl Registry {
         &self,
         request: &SubmitRequest,
         caller: &Caller,
-    ) -> Result<Option<Box<dyn JobIntake>>, WorkError> {
+    ) -> Result<Option<(JobExtra, Box<dyn JobIntake>)>, WorkError> {
         let Some(controller) = self.controller_for(request) else { return Ok(None) };
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
@@ -393,11 +393,10 @@ impl Registry {
         controller.begin(request).map(Some).map_err(WorkError::Job)
     }
 
-    /// The first status of a job's unit; none if the unit is none.
-    pub(super) fn job_status(&self, request: &SubmitRequest) -> Option<Status> {
-        let controller = self.controller_for(request)?;
-        let status = Status::new(CONTROLLER, Extra::Job(Box::<JobExtra>::default()));
-        Some(Status { verify_signature: controller.verifies_signatures(), ..status })
+    /// The first status of a job's unit.
+    pub(super) fn job_status(&self, extra: JobExtra) -> Status {
+        let status = Status::new(CONTROLLER, Extra::Job(Box::new(extra)));
+        Status { verify_signature: self.controller_verifies(), ..status }
     }
 
     fn controller_for(&self, request: &SubmitRequest) -> Option<Arc<Box<dyn Jobs>>> {

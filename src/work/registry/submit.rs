@@ -107,9 +107,9 @@ impl Registry {
             ..Subject::default()
         };
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
-        let intake = self.intake(&request, &caller).await?;
+        let (job, intake) = self.intake(&request, &caller).await?.unzip();
         let (entry, is_whole) =
-            detached(self.clone().unit_for(request, caller.submitter(), chosen, max_stdout)).await?;
+            detached(self.clone().unit_for(request, caller.submitter(), chosen, job, max_stdout)).await?;
         if !is_whole {
             self.units.step_times.begin(&entry.steps, received);
         }

@@ -15,7 +15,7 @@ use crate::work::store::{Durability, Store};
 use crate::work::unit::Event;
 
 /// How long a deferred change waits for another one to be written with: a short job's next one comes sooner.
-const SAVE_AFTER: Duration = Duration::from_millis(20);
+const SAVE_AFTER: Duration = Duration::from_millis(100);
 /// Between attempts to write a status: a full disk heals.
 const REWRITE: Duration = Duration::from_secs(1);
 

@@ -306,6 +306,12 @@ impl Units {
         self.local.insert(unit.to_owned(), local);
     }
 
+    /// Nothing is left of a unit anywhere.
+    pub(super) fn lose(&mut self, unit: &str) {
+        self.local.remove(unit);
+        self.there.remove(unit);
+    }
+
     fn note_cancel(&mut self, unit: &str) {
         if let Some(local) = self.local.get_mut(unit) {
             local.is_cancelled = true;

@@ -92,6 +92,27 @@ fn a_lost_job_whose_unit_does_not_say_yet_that_it_was_placed_is_not_entered_agai
 }
 
 #[test]
+fn units_of_a_lost_job_end_alike_though_one_of_them_does_not_say_that_it_was_placed() {
+    let mut site = Site::ready(&["e1"]);
+    let (first, job) = site.submit(json!({"key": "one"}));
+    let (second, _) = site.submit(json!({"key": "one"}));
+    let child = site.running(job);
+    site.kill();
+    site.fabric.change(|units| units.lose(&child));
+    let status = site.directory(&second).join("status");
+    let text = std::fs::read_to_string(&status).unwrap();
+    std::fs::write(&status, text.replace("\"Attempt\":1", "\"Attempt\":0")).unwrap();
+    site.sql(NO_JOBS);
+    site.boot();
+    for unit in [first, second] {
+        site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+        let shown = site.unit(&unit).unwrap().detail;
+        assert!(shown.contains("it may have run"), "{shown}");
+    }
+    assert!(site.jobs().is_empty());
+}
+
+#[test]
 fn a_second_unit_of_a_job_stays_that_though_the_store_has_forgotten_it() {
     let site = Site::ready(&["e1"]);
     let (first, job) = site.submit(json!({"key": "one"}));

@@ -96,6 +96,10 @@ impl Children for FakeChildren {
         })
     }
 
+    fn keep_accepted(&self, _unit: String) -> Act<'_, ()> {
+        Box::pin(async {})
+    }
+
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         let news = self.fabric.unit_news.subscribe();
         let fabric = self.fabric.clone();
