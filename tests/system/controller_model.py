@@ -373,10 +373,13 @@ class Job:
         """That of a job that succeeded: whole, and what the runner wrote."""
         # The last one counts: `check_runs` has found why there is another before it.
         units = {attempts[-1]["unit"]} if attempts and not self.losses else {run["unit"] for run in runs}
-        wrote = [pathlib.Path(f"{self.path}.{run['run']}").read_bytes() for run in runs if run["unit"] in units]
+        runs = [run for run in runs if run["unit"] in units]
         if not self.losses:
-            wrote = wrote[-1:]
-        wrote = [one for one in wrote if one.endswith(b'{"eof": true}\n') and output.endswith(one)]
+            runs = runs[-1:]
+        # Its final status decides: one that was killed behind that has no end line.
+        killed = {unit for kind, unit, _, _ in self.world.events if kind == "killed"}
+        said = [(run, pathlib.Path(f"{self.path}.{run['run']}").read_bytes()) for run in runs]
+        wrote = [one for run, one in said if one and output.endswith(one) and (one.endswith(b'{"eof": true}\n') or run["unit"] in killed)]
         assert wrote, f"{len(output)} bytes of output do not end with what the runner wrote"
         before = output[: -len(wrote[0])]
         if not self.retries:
