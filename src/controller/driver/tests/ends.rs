@@ -231,3 +231,52 @@ fn a_cancel_that_could_not_be_passed_on_is_asked_for_again() {
     assert_eq!(site.ended(job).row.state, JobState::Canceled);
     assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
 }
+
+#[test]
+fn a_short_job_ran_from_when_its_node_had_it_though_the_store_hears_of_that_at_its_end() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    site.until("it to be sent", || site.fabric.running(job.0).is_some());
+    let child = site.fabric.running(job.0).unwrap();
+    site.pass(Duration::from_millis(50));
+    assert_eq!(site.state(job), JobState::Waiting, "it may end within the next moment");
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    let ended = site.ended(job);
+    let attempt = &ended.job.attempts[0];
+    let (started, ended) = (attempt.started.unwrap(), attempt.ended.unwrap());
+    assert!(ended.since(started) >= Duration::from_millis(50), "{started:?} {ended:?}");
+    assert_eq!(site.output(&unit), whole(2, "successful"));
+}
+
+#[test]
+fn a_job_whose_control_node_ends_before_the_store_has_heard_that_it_runs_is_followed() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    site.until("it to be sent", || site.fabric.running(job.0).is_some());
+    let child = site.fabric.running(job.0).unwrap();
+    assert_eq!(site.state(job), JobState::Waiting);
+    site.kill();
+    site.boot();
+    assert_eq!(site.running(job), child);
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    assert_eq!(site.output(&unit), whole(2, "successful"));
+    let is_run = |unit: &&String| crate::controller::core::ChildId::parse(unit).is_some();
+    assert_eq!(site.fabric.look(|units| units.started.iter().filter(is_run).count()), 1);
+}
+
+#[test]
+fn a_unit_that_has_lost_the_number_of_its_job_finds_it_by_its_own_id() {
+    let mut site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    let unit = site.submit_bytes(&super::site::stream(json!({"name": "one"}))).unwrap();
+    site.kill();
+    let text = std::fs::read_to_string(site.directory(&unit).join("status")).unwrap();
+    assert!(!text.contains("\"JobID\""), "{text}");
+    site.boot();
+    site.until("its number", || site.unit(&unit).unwrap().extra_data["JobID"].is_number());
+    assert_eq!(site.jobs().len(), 1);
+    assert_eq!(site.unit(&unit).unwrap().extra_data["JobID"], site.jobs()[0].row.id.0);
+}
