@@ -113,10 +113,14 @@ impl Row {
     /// The next column.
     pub(super) fn take<T: Column>(&mut self) -> Result<T, Error> {
         let value = self.0.next();
-        let shown = format!("{value:?}");
-        value
-            .and_then(T::read)
-            .ok_or_else(|| Error::Corrupt(format!("{shown} is no {}", std::any::type_name::<T>())))
+        let kind = match &value {
+            None => "no column",
+            Some(SqlValue::Int(None) | SqlValue::Text(None)) => "null",
+            Some(SqlValue::Int(Some(_))) => "a number",
+            Some(SqlValue::Text(Some(_))) => "a text",
+        };
+        let read = value.and_then(T::read);
+        read.ok_or_else(|| Error::Corrupt(format!("{kind} is no {}", std::any::type_name::<T>())))
     }
 }
 

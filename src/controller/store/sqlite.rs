@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use tokio::runtime::Handle;
@@ -29,6 +30,8 @@ const WRITES_AT_ONCE: usize = 128;
 const COLLECT: Duration = Duration::from_millis(20);
 /// Writes that wait before their callers do.
 const QUEUE: usize = 256;
+/// Compiled statements that a connection keeps.
+const STATEMENTS: usize = 128;
 /// Idle readers that are kept.
 const READERS: usize = 4;
 
@@ -60,7 +63,7 @@ impl Sqlite {
              PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;",
         )?;
         let mut reserve = Reserve::new(file, &connection, &with_suffix(path, "-wal"))?;
-        connection.set_prepared_statement_cache_capacity(64);
+        keep_statements(&connection)?;
         let clock = Clock::start();
         let own = clock.clone();
         let (queue, waiting) = mpsc::channel(QUEUE);
@@ -151,8 +154,16 @@ pub(super) fn look(path: &Path) -> Result<(), Error> {
 pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.execute_batch("PRAGMA busy_timeout = 5000;")?;
-    connection.set_prepared_statement_cache_capacity(64);
+    keep_statements(&connection)?;
     Ok(connection)
+}
+
+/// Has a connection compile each statement once. Without the guarantee of a stable plan SQLite compiles again whenever another
+/// value is bound that a partial index or its statistics might make use of.
+fn keep_statements(connection: &Connection) -> Result<(), Error> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// The wall clock at the start, and from there on the monotonic one: the runtime's, as for every timer of the driver,
