@@ -56,7 +56,7 @@ class Job:
         #: The row once it was final, and when that was first seen.
         self.final, self.final_at = None, None
         #: How often the store has lost commits that may be about it.
-        self.losses = 0
+        self.losses, self.is_doubled = 0, False
         #: The end that each of its units was seen to show, with the output, and when.
         self.shown = {}
 
@@ -107,6 +107,9 @@ class Job:
         self.units.append((control.name, unit))
         numbered = until("its number", lambda: self.unit(control.name, unit)["ExtraData"].get("JobID"))
         assert self.number in (None, numbered) or self.losses, f"{self.name} is job {numbered} and {self.number}"
+        # Another control node that has never heard of its key has made another job of it.
+        others = [there for there, _ in self.units[:-1]]
+        self.is_doubled |= self.number not in (None, numbered) and control.name not in others
         self.number = numbered
         self.world.note(f"{self.name} is job {numbered}, unit {unit}")
         return True
@@ -264,7 +267,7 @@ class Job:
             nodes = [attempts[later["unit"]]["node"]] if later["unit"] in attempts else self.world.executions
             is_forgotten = self.world.excuses(["wiped", "released"], nodes, earlier["at"], later["at"])
             assert earlier["unit"] != later["unit"] or is_forgotten, "an attempt ran twice"
-        if self.kind != "unconfirmed":
+        if self.kind != "unconfirmed" and not self.is_doubled:
             assert not any(self.lock in run["overlaps"] for run in runs), "two attempts ran at once"
 
     def check_outcome(self, attempt, ended, outcome):
