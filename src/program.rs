@@ -20,7 +20,10 @@ pub fn main() -> ExitCode {
         daemon(&args[2..])
     } else if args.first().is_some_and(|path| is_command_line(path)) {
         let profiles = |path: &Path| config::tls_profiles(path).map_err(|errors| errors.to_string());
-        cli::main(args, cli::NodeFiles { profiles, store: daemon::node_store })
+        cli::main(
+            args,
+            cli::NodeFiles { profiles, store: daemon::node_store, examine: daemon::examine_files },
+        )
     } else {
         daemon(args.get(1..).unwrap_or_default())
     }

@@ -75,7 +75,7 @@ impl WsDialOptions {
     }
 
     /// `host:port`, to connect to.
-    pub(super) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         join(&self.host, self.port)
     }
 }

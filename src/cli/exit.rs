@@ -39,7 +39,7 @@ macro_rules! exits {
 
 exits! {
     Success = 0, "done as asked";
-    Failed = 1, "refused by the node, or the followed unit or job failed or was canceled";
+    Failed = 1, "refused by the node, or the followed unit or job failed or was canceled, or doctor found a fault";
     NoReply = 2, "ping or traceroute: the node did not answer every time";
     ReloadNeedsRestart = 3, "reload: an item changed that needs a restart; nothing was changed";
     ReloadUnreadable = 4, "reload: the configuration does not parse; nothing was changed";

@@ -7,6 +7,7 @@ mod completion;
 mod connect;
 mod controller;
 mod demo;
+mod doctor;
 mod endpoint;
 pub(crate) mod exit;
 mod group;
@@ -72,6 +73,8 @@ enum Verb {
     Ping(ping::Ping),
     /// Show the way through the mesh to a node
     Traceroute(traceroute::Traceroute),
+    /// Find out what is wrong with this node, with another one and with the way there
+    Doctor(doctor::Doctor),
     /// Connect standard input and output to a service of a node
     Connect(connect::Connect),
     /// Have the node read its configuration again
@@ -131,6 +134,8 @@ pub(crate) struct NodeFiles {
     pub profiles: cert::NodeProfiles,
     /// The store of its controller.
     pub store: NodeStore,
+    /// What is wrong with it and its host.
+    pub examine: doctor::ExamineFiles,
 }
 
 /// The grammar of meshctl's command line: for its manual.
@@ -179,6 +184,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Health(health) => health.run(&context()?).await,
         Verb::Ping(ping) => ping.run(&context()?).await,
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
+        Verb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Link(link) => link.run(&context()?).await,

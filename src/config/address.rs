@@ -48,7 +48,7 @@ impl HostPort {
     }
 
     /// Whether only this machine reaches it.
-    pub(super) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let address: Option<IpAddr> = self.host.parse().ok();
         address.map_or(self.host == THIS_MACHINE, |address| address.is_loopback())
     }

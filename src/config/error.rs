@@ -118,7 +118,7 @@ pub(super) fn list(names: &[&str]) -> String {
 }
 
 /// The known name closest to the given one, if it is close enough to be a typing error.
-fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     // Names are short; a long text is no typing error, and the distance is quadratic in its length.
     if given.len() > 64 {
         return None;

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 pub use address::{HostPort, WsUrl};
 pub use components::ControlListener;
 pub use directives::{Component, Config, DIRECTIVES, Link};
+pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
 pub use exposed::ADVICE;
 pub use help::help;

@@ -3,7 +3,7 @@
 
 use super::session::Peer;
 use super::{Context, RequestRefusal};
-use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
+use crate::rpc::request::{DoctorRequest, Request, SubmitRequest, WorkRequest};
 
 /// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
 /// signature, or on itself.
@@ -27,6 +27,11 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::NodeForget { .. } => Some("node forget"),
         Request::LinkTest(_) => Some("link test"),
         Request::LogLevel { .. } => Some("loglevel"),
+        Request::Doctor(DoctorRequest { node: Some(node), .. }) => {
+            leads_away(node).then_some("doctor of another node")
+        }
+        // Who is not trusted needs a signature.
+        Request::Doctor(DoctorRequest { node: None, .. }) => None,
         Request::Controller { .. } => Some("controller"),
         Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),
         Request::Work(WorkRequest::Adopt(_)) => Some("work adopt"),

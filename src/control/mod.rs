@@ -8,6 +8,7 @@ mod access;
 mod channel;
 mod connect;
 mod controller;
+mod doctor;
 mod health;
 mod lines;
 mod link;
@@ -33,6 +34,7 @@ use crate::wire::{InvalidServiceName, NodeId};
 use crate::work::{Registry, WorkError};
 
 pub(crate) use controller::{Operated, OperationStream, Operations};
+pub(crate) use doctor::{EXAMINED_WITHIN, Examine};
 pub(crate) use health::Life;
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;
@@ -54,6 +56,8 @@ pub(crate) struct Context {
     pub work: Registry,
     /// Reads the configuration again.
     pub reload: Arc<dyn Reload>,
+    /// Finds out what is wrong with this node.
+    pub doctor: Arc<dyn Examine>,
     /// The controller, if the node has one.
     pub controller: Option<Arc<dyn Operations>>,
     /// Shows and changes how much is logged.

@@ -13,7 +13,9 @@ use tracing::Instrument;
 
 use super::channel::{Channel, ClientStream, Line, MAX_LINE};
 use super::server::ServerLimits;
-use super::{Context, access, connect, controller, link, loglevel, node, ping, reload, traceroute, work};
+use super::{
+    Context, access, connect, controller, doctor, link, loglevel, node, ping, reload, traceroute, work,
+};
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
 use crate::os::places::Places;
@@ -237,6 +239,11 @@ async fn execute(
             };
             return channel.answer(answer).await.map(|()| Next::Close);
         }
+        Request::Doctor(asked) => tokio::select! {
+            answer = doctor::answer(context, peer, asked) => answer,
+            () = channel.gone() => return Ok(Next::Close),
+            () = stop.cancelled() => return stopping(channel).await,
+        },
         Request::LogLevel { level } => loglevel::answer(context, level.as_deref()),
         Request::Controller { operation } => {
             return controller::execute(context, channel, peer, operation).await;

@@ -9,6 +9,7 @@ mod certificates;
 mod check;
 mod components;
 mod controller;
+mod doctor;
 mod epoch;
 mod reload;
 mod systemd;
@@ -38,6 +39,7 @@ use crate::tls::{Names, Profiles};
 use crate::work::{self, NodeDirectory, Registry};
 
 pub(crate) use controller::node_store;
+pub(crate) use doctor::examine_files;
 
 use components::{Components, StartError};
 use reload::Reloader;
@@ -182,9 +184,10 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         observer: Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked),
         node: node.clone(),
         streams,
-        tls: profiles,
+        tls: profiles.clone(),
         work: work.clone(),
         reload: reloader.clone(),
+        doctor: Arc::new(doctor::Doctor::new(reloader.clone(), node.clone(), profiles)),
         controller: operations,
         log: Arc::new(log),
         link_tests,

@@ -80,6 +80,12 @@ impl Reloader {
         }
     }
 
+    /// The configuration in force, and where it comes from.
+    pub(super) async fn in_force(&self) -> (Config, Sources) {
+        let state = self.state.lock().await;
+        (state.config.clone(), state.sources.clone())
+    }
+
     async fn follow_sources(&self) -> Result<(), ReloadError> {
         let mut state = self.state.lock().await;
         systemd::reloading();

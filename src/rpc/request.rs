@@ -48,6 +48,17 @@ impl LinkTest {
     pub const MB: u64 = 50;
 }
 
+/// Whom to ask what is wrong with it, and by which right.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DoctorRequest {
+    /// Another node, as the client wrote it.
+    pub node: Option<String>,
+    /// TLS profile towards that node.
+    pub tls_client: Option<String>,
+    /// Proof of origin.
+    pub signature: Option<String>,
+}
+
 /// A command line that can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -89,6 +100,8 @@ pub enum Request {
         /// The new level, as the client wrote it.
         level: Option<String>,
     },
+    /// Say what is wrong with this node, or ask another one.
+    Doctor(DoctorRequest),
     /// One operation of the controller, with its arguments.
     Controller {
         /// `op` names it.
@@ -320,6 +333,7 @@ impl Request {
             | Self::NodeForget { .. }
             | Self::LinkTest(_)
             | Self::LogLevel { .. }
+            | Self::Doctor(_)
             | Self::Controller { .. }
             | Self::Work(_) => format!("{}\n", json::print(self)),
         }
@@ -336,6 +350,7 @@ impl Request {
             Self::NodeForget { .. } => "node forget",
             Self::LinkTest(_) => "link test",
             Self::LogLevel { .. } => "loglevel",
+            Self::Doctor(_) => "doctor",
             Self::Controller { .. } => "controller",
             Self::Work(WorkRequest::Submit(SubmitRequest { at_once: true, .. })) => "work start",
             Self::Work(WorkRequest::Submit(_)) => "work submit",

@@ -381,7 +381,7 @@ impl Profile {
     }
 
     /// The file and the end of the own certificate, if it expires soon.
-    pub(super) fn ends_soon(&self) -> Option<(PathBuf, Timestamp)> {
+    pub fn ends_soon(&self) -> Option<(PathBuf, Timestamp)> {
         let (file, _key) = self.settings.files.identity.as_ref()?;
         Some((file.clone(), self.material.load().ends_soon(Timestamp::now())?))
     }

@@ -29,7 +29,7 @@ mod local;
 mod pods;
 mod registry;
 mod remote;
-mod reserve;
+pub(crate) mod reserve;
 mod results;
 pub(crate) mod run_dir;
 pub mod runner;

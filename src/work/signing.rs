@@ -101,6 +101,8 @@ pub enum Verb {
     Disclaim,
     /// Something about a job, asked by another control node; its parameters say what.
     Peer,
+    /// Say what is wrong with the node.
+    Doctor,
 }
 
 impl Verb {
@@ -114,6 +116,7 @@ impl Verb {
             Self::Release => "release",
             Self::Disclaim => "disclaim",
             Self::Peer => "peer",
+            Self::Doctor => "doctor",
         }
     }
 }

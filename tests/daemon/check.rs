@@ -92,7 +92,7 @@ fn with_json_each_finding_says_what_where_how_bad_and_what_to_do() {
         {"what": format!("{taken} is in use"), "where": format!("tcp-listener on {taken}"), "severity": "error",
             "remedy": "if by this very node, check with --running"},
         {"what": "there is no program \"no-such-program\" that can be run", "where": "work-command x",
-            "severity": "error", "remedy": null}]);
+            "severity": "error", "remedy": "install it, or write its path where the configuration names it"}]);
     assert_eq!((code, found), (Some(1), wanted));
 
     fs::write(&config, configuration(dir.path(), "a", json!({}), json!([]))).unwrap();

@@ -36,6 +36,11 @@ pub(super) fn asked(args: &[String]) -> Option<&[String]> {
     args.split_first().filter(|(first, _)| *first == "check").map(|(_, rest)| rest)
 }
 
+/// What to do about a program that is missing.
+const PROGRAM: &str = "install it, or write its path where the configuration names it";
+/// What to do about a directory in which nothing can be made.
+const WRITABLE: &str =
+    "chown it to the daemon's user; if the file system is read-only, dmesg says why: mount -o remount,rw";
 /// What to do about something that is in use.
 const RUNNING: &str = "if by this very node, check with --running";
 
@@ -47,7 +52,7 @@ pub(super) fn main(args: &[String]) -> ExitCode {
     let (found, summary) = match config::load(sources(rest.collect()), &Environment::of_process()) {
         Ok(Invocation::Run(loaded)) => {
             let mut found: Vec<_> = loaded.warnings.iter().map(warning).collect();
-            found.extend(findings(&loaded.config, running).list);
+            found.extend(findings(&loaded.config, running, false));
             found.sort_by_key(|one| one.severity);
             (found, summary(&loaded.config))
         }
@@ -75,12 +80,12 @@ pub(super) fn main(args: &[String]) -> ExitCode {
     if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn warning(warning: &Warning) -> Finding {
+pub(super) fn warning(warning: &Warning) -> Finding {
     let (place, what) = (warning.at.to_string(), warning.text.clone());
     Finding { place, what, severity: Severity::Warning, remedy: None }
 }
 
-fn fault(error: &ConfigError) -> Finding {
+pub(super) fn fault(error: &ConfigError) -> Finding {
     let names = [error.directive, error.parameter].into_iter().flatten().map(|name| format!(": {name}"));
     let place = error.at.to_string() + &names.collect::<String>();
     Finding { place, what: error.fault.clone(), severity: Severity::Error, remedy: None }
@@ -109,10 +114,11 @@ fn summary(config: &Config) -> String {
 }
 
 /// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
-fn findings(config: &Config, running: bool) -> Findings {
-    let mut findings = Findings { running, ..Findings::default() };
+/// The ends of certificates are left out for who tells them himself.
+pub(super) fn findings(config: &Config, running: bool, without_ends: bool) -> Vec<Finding> {
+    let mut findings = Findings { running, without_ends, ..Findings::default() };
     if config.is_for_certificates() {
-        return findings;
+        return findings.list;
     }
     if config.is_alone() {
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
@@ -139,12 +145,13 @@ fn findings(config: &Config, running: bool) -> Findings {
     findings.profiles(config);
     findings.keys(config);
     findings.controller(config);
-    findings
+    findings.list
 }
 
 #[derive(Default)]
 struct Findings {
     running: bool,
+    without_ends: bool,
     list: Vec<Finding>,
     /// Which component claims what only one can have.
     claimed: BTreeMap<Claim, String>,
@@ -308,7 +315,8 @@ impl Findings {
         if !existing.is_dir() {
             self.add(what, format!("{} is not a directory", existing.display()));
         } else if let Err(error) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
-            self.add(what, format!("{} cannot be written: {}", existing.display(), io::Error::from(error)));
+            let cannot = format!("{} cannot be written: {}", existing.display(), io::Error::from(error));
+            self.find(Severity::Error, what, cannot, Some(WRITABLE));
         }
     }
 
@@ -334,7 +342,8 @@ impl Findings {
             std::env::split_paths(&path).any(|directory| runs(&directory.join(program)))
         };
         if !found {
-            self.add(what, format!("there is no program {program:?} that can be run"));
+            let missing = format!("there is no program {program:?} that can be run");
+            self.find(Severity::Error, what, missing, Some(PROGRAM));
         }
     }
 }

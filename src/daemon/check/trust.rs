@@ -31,7 +31,7 @@ impl Findings {
     /// What peers will think of the own certificate, and which authorities are trusted for being named alone. Peers may
     /// know more than this node does, so nothing of it is an error.
     fn profile(&mut self, what: &str, profile: &Profile) {
-        let expiry = profile.expiry_warning();
+        let expiry = profile.expiry_warning().filter(|_| !self.without_ends);
         let expiry = expiry.map(|warning| format!("the certificate {warning}"));
         let flaw = profile.own_flaw().map(|flaw| format!("peers refuse it: {flaw}"));
         for warning in expiry.into_iter().chain(flaw).chain(profile.authority_warnings()) {

@@ -1,4 +1,4 @@
-//! Something that is wrong, or probably not intended, as `meshd check` says it.
+//! Something that is wrong, or probably not intended, as `meshd check` and `meshctl doctor` say it.
 
 use std::fmt;
 
@@ -13,6 +13,8 @@ names! {
         Warning = "warning",
         /// It keeps something from working.
         Error = "error",
+        /// It could not be asked or looked at: nothing is known of it.
+        NotAsked = "not asked",
     }
 }
 
@@ -28,6 +30,19 @@ pub struct Finding {
     pub severity: Severity,
     /// What to do.
     pub remedy: Option<String>,
+}
+
+impl Finding {
+    /// One with what to do about it.
+    pub fn new(
+        severity: Severity,
+        place: impl fmt::Display,
+        what: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> Self {
+        let (place, what, remedy) = (place.to_string(), what.to_string(), Some(remedy.to_string()));
+        Self { what, place, severity, remedy }
+    }
 }
 
 impl fmt::Display for Finding {

@@ -5,6 +5,7 @@
 //! default, unknown ones are skipped, and [`read`] takes null for none.
 
 pub mod controller;
+pub mod doctor;
 pub mod finding;
 pub mod link;
 pub(crate) mod names;

@@ -9,8 +9,8 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::{
-    AdoptRequest, CHOSEN_ID, Follow, LinkTest, MOST_MB, MOST_SECONDS, Request, RequestError, SubmitRequest,
-    WorkRequest, given, integer, position,
+    AdoptRequest, CHOSEN_ID, DoctorRequest, Follow, LinkTest, MOST_MB, MOST_SECONDS, Request, RequestError,
+    SubmitRequest, WorkRequest, given, integer, position,
 };
 
 type Object = Map<String, Value>;
@@ -37,6 +37,11 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             _ => Err(RequestError::BadSubcommand),
         },
         "loglevel" => log_level(&object),
+        "doctor" => {
+            let given = |key| object.get(key).and_then(Value::as_str).and_then(given);
+            let (node, tls_client, signature) = (given("node"), given("tlsclient"), given("signature"));
+            Ok(Request::Doctor(DoctorRequest { node, tls_client, signature }))
+        }
         "controller" => {
             let mut operation = object;
             operation.remove("command");
@@ -230,6 +235,11 @@ pub(super) fn print(request: &Request) -> Value {
             );
         }
         Request::LogLevel { level } => line.add_given("level", level.as_deref()),
+        Request::Doctor(DoctorRequest { node, tls_client, signature }) => {
+            line.add_given("node", node.as_deref());
+            line.add_given("tlsclient", tls_client.as_deref());
+            line.add_given("signature", signature.as_deref());
+        }
         // No key of an operation takes the place of the command.
         Request::Controller { operation } => {
             let operation = operation.iter().filter(|(key, _)| *key != "command");

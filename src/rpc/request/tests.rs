@@ -272,6 +272,9 @@ fn request() -> impl Strategy<Value = Request> {
             mb
         })),
         option().prop_map(|level| Request::LogLevel { level }),
+        (option(), option(), option()).prop_map(|(node, tls_client, signature)| Request::Doctor(
+            DoctorRequest { node, tls_client, signature }
+        )),
         work().prop_map(Request::Work),
     ]
 }

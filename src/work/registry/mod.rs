@@ -6,6 +6,7 @@ mod adopt;
 mod allocate;
 mod clusters;
 mod disclaim;
+mod doctor;
 mod jobs;
 mod listing;
 mod reserve;

@@ -244,9 +244,13 @@ impl Remotes {
         let unit = remote.remote_unit_id.to_string();
         let request = match verb {
             Verb::Cancel => WorkRequest::Cancel { unit, signature },
-            Verb::Release | Verb::Submit | Verb::Adopt | Verb::Results | Verb::Disclaim | Verb::Peer => {
-                WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature }
-            }
+            Verb::Release
+            | Verb::Submit
+            | Verb::Adopt
+            | Verb::Results
+            | Verb::Disclaim
+            | Verb::Peer
+            | Verb::Doctor => WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature },
         };
         match session.connection.command(&Request::Work(request)).await {
             Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(false),

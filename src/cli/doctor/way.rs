@@ -1,0 +1,329 @@
+//! The way from one node to another: what anybody may ask (status, ping, traceroute), and what each node on it answers to a
+//! signed request. Gathers that, and makes findings of it; the checks themselves are pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
+use jiff::Timestamp;
+
+use super::is_unknown;
+use crate::cli::Context;
+use crate::cli::exit::Failure;
+use crate::cli::{status, traceroute};
+use crate::config::nearest;
+use crate::rpc::report::doctor::{DoctorReport, NoAnswer, NoAnswerCause};
+use crate::rpc::report::finding::{Finding, Severity};
+use crate::rpc::report::node::NodeReport;
+use crate::rpc::request::Request;
+
+/// Pings for each node on the way, and the time between two of them.
+const PINGS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Nodes on the way that are examined at a time.
+const AT_ONCE: usize = 4;
+/// A share of lost pings that jobs feel.
+const LOSSY: f64 = 0.1;
+/// Seconds by which clocks may differ before tokens suffer (docs/protocol.md#signatures), and before logs are hard to read.
+const WRONG_CLOCK: i64 = 60;
+const BAD_CLOCK: i64 = 5;
+
+/// All that was learnt.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    pub(super) from: String,
+    pub(super) to: String,
+    /// A work type that the far node ought to have.
+    pub(super) work_type: Option<String>,
+    /// Whether the near node can sign.
+    pub(super) signs: bool,
+    /// The mesh as the near node sees it.
+    pub(super) mesh: NodeReport,
+    /// The nodes behind the near one, as far as they answer.
+    pub(super) hops: Vec<Hop>,
+    /// What ended the trace before the far node.
+    pub(super) broken: Option<String>,
+}
+
+/// One node on the way.
+#[derive(Debug, Default)]
+pub(super) struct Hop {
+    pub(super) node: String,
+    pub(super) sent: u32,
+    pub(super) answered: u32,
+    /// The fastest answer, in nanoseconds.
+    pub(super) fastest: Option<u64>,
+    /// Seconds by which its clock is ahead of ours, at least.
+    pub(super) ahead: i64,
+    pub(super) report: DoctorReport,
+}
+
+impl Way {
+    /// Asks for everything.
+    pub(super) async fn explore(
+        context: &Context,
+        signs: bool,
+        to: String,
+        tls: Option<String>,
+        work_type: Option<String>,
+    ) -> Result<Self, Failure> {
+        let answer = context.client.command(&Request::Status { fields: None }).await?;
+        let mesh = status::read(&answer)?;
+        let from = mesh.node_id.clone().unwrap_or_default();
+        let mut way = Self { from, to, work_type, signs, mesh, ..Self::default() };
+        if way.is_here() || !way.has_route() {
+            return Ok(way);
+        }
+        let answer = context.client.command(&Request::Traceroute { target: way.to.clone() }).await?;
+        let mut nodes = Vec::new();
+        for (_, hop) in traceroute::hops(&answer)? {
+            let name = hop["From"].as_str().unwrap_or_default();
+            match hop["Error"].as_str() {
+                Some(error) => way.broken = Some(error.to_owned()),
+                None if name != way.from => nodes.push(name.to_owned()),
+                None => {}
+            }
+        }
+        let examined = stream::iter(nodes).map(|node| Hop::explore(context, node, tls.clone()));
+        way.hops = examined.buffered(AT_ONCE).collect().await;
+        Ok(way)
+    }
+
+    /// The far node is the near one.
+    fn is_here(&self) -> bool {
+        self.to == self.from
+    }
+
+    fn has_route(&self) -> bool {
+        self.mesh.routing_table.as_ref().is_some_and(|routes| routes.contains_key(&self.to))
+    }
+
+    /// The nodes with their round trips.
+    pub(super) fn title(&self) -> String {
+        let time = |nanos: u64| format!(" {:.1?}", Duration::from_nanos(nanos));
+        let hops =
+            self.hops.iter().map(|hop| format!("{}{}", hop.node, hop.fastest.map(time).unwrap_or_default()));
+        let all: Vec<String> = std::iter::once(self.from.clone()).chain(hops).collect();
+        format!("the way to {}: {}", self.to, all.join(", "))
+    }
+
+    /// What is wrong on the way, and with what the far node offers.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        const CHECKS: [fn(&Way) -> Vec<Finding>; 5] =
+            [Way::route, Way::trace, Way::loss, Way::large, Way::offers];
+        CHECKS.iter().flat_map(|check| check(self)).collect()
+    }
+
+    fn known(&self) -> BTreeSet<String> {
+        let mesh = &self.mesh;
+        let routes = mesh.routing_table.iter().flat_map(|routes| routes.keys().cloned());
+        let costs = mesh.known_connection_costs.iter().flat_map(|costs| costs.keys().cloned());
+        let advertised = mesh.advertisements.iter().flatten().map(|one| one.node_id.to_string());
+        routes.chain(costs).chain(advertised).collect()
+    }
+
+    fn route(&self) -> Vec<Finding> {
+        let (known, to) = (self.known(), &self.to);
+        if self.is_here() || self.has_route() {
+            return Vec::new();
+        }
+        if known.contains(to) {
+            let what =
+                format!("no route leads to {to}, which was part of the mesh: it is down, or its links are");
+            let remedy = format!(
+                "on {to}: systemctl status meshd; meshctl doctor, which says what is wrong with its links"
+            );
+            return vec![fault(what, remedy)];
+        }
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let remedy = match nearest(to, &names) {
+            Some(near) => format!("did you mean {near}? meshctl status lists all nodes"),
+            None => {
+                format!("meshctl status lists all nodes; if {to} is right, see on its host: meshctl doctor")
+            }
+        };
+        vec![fault(format!("the mesh knows no node {to}"), remedy)]
+    }
+
+    fn trace(&self) -> Vec<Finding> {
+        let Some(error) = &self.broken else { return Vec::new() };
+        let last = self.hops.last().map_or(&self.from, |hop| &hop.node);
+        let what = format!("behind {last} no answer comes: {error}");
+        vec![fault(what, format!("on {last}: meshctl doctor; meshctl status --links shows its links"))]
+    }
+
+    /// The first link on which pings get lost: it is the one before the first node that misses some.
+    fn loss(&self) -> Vec<Finding> {
+        let Some(at) = self.hops.iter().position(|hop| hop.answered < hop.sent) else { return Vec::new() };
+        let (hop, before) =
+            (&self.hops[at], at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node));
+        let lost = hop.sent - hop.answered;
+        let is_bad = f64::from(lost) >= LOSSY * f64::from(hop.sent);
+        let severity = if is_bad { Severity::Error } else { Severity::Warning };
+        let what = format!("{lost} of {} pings are lost between {before} and {}", hop.sent, hop.node);
+        let remedy =
+            format!("look at the network under that link: on {before}: meshctl link test {}", hop.node);
+        vec![Finding::new(severity, "", what, remedy)]
+    }
+
+    /// Pings are small, and what opens a stream is not.
+    fn large(&self) -> Vec<Finding> {
+        let lacks_stream = |hop: &Hop| hop.cause() == Some(NoAnswerCause::NoStream) && hop.answered > 0;
+        let Some(at) = self.hops.iter().position(lacks_stream) else { return Vec::new() };
+        let (hop, before) =
+            (&self.hops[at], at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node));
+        let what = format!(
+            "{} answers pings, and no stream to it opens: large packets are lost between {before} and it (MTU)",
+            hop.node
+        );
+        let remedy = format!(
+            "on {before}: ping -M do -s 1372 HOST, smaller until it is answered; then set that MTU on the interface (ip link \
+             set dev DEV mtu N), or let ICMP `fragmentation needed` through"
+        );
+        vec![fault(what, remedy)]
+    }
+
+    fn offers(&self) -> Vec<Finding> {
+        let Some(wanted) = &self.work_type else { return Vec::new() };
+        let advertised = self.mesh.advertisements.iter().flatten();
+        let offered: Vec<_> = advertised
+            .filter(|one| one.node_id.as_str() == self.to)
+            .flat_map(|one| one.work_commands.iter().flatten())
+            .collect();
+        let Some(found) = offered.iter().find(|one| one.work_type == *wanted) else {
+            let names: Vec<&str> = offered.iter().map(|one| one.work_type.as_str()).collect();
+            let near =
+                nearest(wanted, &names).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+            let what = match names.is_empty() {
+                true => format!("{} offers no work type at all", self.to),
+                false => format!("{} has no work type {wanted}: it has {}", self.to, names.join(", ")),
+            };
+            return vec![fault(
+                what,
+                format!("{near}configure work-command {wanted} there, then: meshctl reload"),
+            )];
+        };
+        if found.secure && !self.signs {
+            let what =
+                format!("work type {wanted} of {} demands signatures, and this node has no key", self.to);
+            return vec![fault(what, "configure work-signing here".to_owned())];
+        }
+        Vec::new()
+    }
+}
+
+impl Hop {
+    async fn explore(context: &Context, node: String, tls: Option<String>) -> Self {
+        let ping = Request::Ping { target: node.clone() };
+        let pings = join_all((0..PINGS).map(|number| {
+            let ping = &ping;
+            async move {
+                tokio::time::sleep(PAUSE * number).await;
+                let answer = context.client.command(ping).await.ok()?;
+                (answer["Success"] == true).then(|| answer["Time"].as_u64().unwrap_or_default())
+            }
+        }));
+        let times: Vec<u64> = pings.await.into_iter().flatten().collect();
+        let before = Timestamp::now();
+        let asked = super::ask(context, Some(node.clone()), tls).await;
+        let after = Timestamp::now();
+        let report = asked.unwrap_or_else(|error| {
+            let refused = match is_unknown(&error) {
+                true => NoAnswer::new(NoAnswerCause::Other, "the node here does not know how to ask it"),
+                false => NoAnswer::new(NoAnswerCause::Other, error),
+            };
+            DoctorReport { refused: Some(refused), ..DoctorReport::default() }
+        });
+        let ahead = report.time.map(|time| ahead(time, before, after)).unwrap_or_default();
+        let (answered, fastest) = (u32::try_from(times.len()).unwrap_or(PINGS), times.into_iter().min());
+        Self { node, sent: PINGS, answered, fastest, ahead, report }
+    }
+
+    fn cause(&self) -> Option<NoAnswerCause> {
+        self.report.refused.as_ref()?.cause.known()
+    }
+
+    /// What is wrong between the asking node and this one, beside what it says of itself.
+    pub(super) fn findings(&self, signs: bool) -> Vec<Finding> {
+        [self.clock(), self.right(signs)].into_iter().flatten().collect()
+    }
+
+    fn clock(&self) -> Option<Finding> {
+        let apart = self.ahead.abs();
+        let severity = match apart {
+            _ if self.cause() == Some(NoAnswerCause::Clock) || apart > WRONG_CLOCK => Severity::Error,
+            _ if apart > BAD_CLOCK => Severity::Warning,
+            _ => return None,
+        };
+        let way = if self.ahead < 0 { "behind" } else { "ahead of" };
+        let mut what = format!(
+            "its clock is {apart} s {way} this node's: tokens and certificates end at the wrong time"
+        );
+        if let Some(refused) =
+            self.report.refused.as_ref().filter(|_| self.cause() == Some(NoAnswerCause::Clock))
+        {
+            what = format!("{what}; it refuses work: {}", refused.text);
+        }
+        let remedy = "compare both with: chronyc tracking, or timedatectl; then: systemctl restart chronyd";
+        Some(Finding::new(severity, "clock", what, remedy))
+    }
+
+    /// What follows from its refusal.
+    fn right(&self, signs: bool) -> Option<Finding> {
+        let refused = self.report.refused.as_ref()?;
+        let (node, text) = (&self.node, &refused.text);
+        let not_asked = |remedy: String| Some(Finding::new(Severity::NotAsked, "", text, remedy));
+        let on_host = format!("on the host of {node}: meshctl doctor");
+        let Some(cause) = refused.cause.known() else { return not_asked(on_host) };
+        match cause {
+            NoAnswerCause::WrongKey => Some(Finding::new(
+                Severity::Error,
+                "work-verification",
+                format_args!("{text}: it refuses all signed work from here"),
+                format_args!(
+                    "put the public half of this node's work-signing key into the work-verification of {node}"
+                ),
+            )),
+            NoAnswerCause::NoKey => {
+                not_asked(format!("{on_host}; or configure work-verification there, to be asked from here"))
+            }
+            NoAnswerCause::Unsigned if signs => not_asked(on_host),
+            NoAnswerCause::Unsigned => not_asked(format!("{on_host}; or configure work-signing here")),
+            NoAnswerCause::OtherMake => {
+                let what = "it is a node of receptor, or a meshd from before this question";
+                Some(Finding::new(Severity::NotAsked, "", what, on_host))
+            }
+            NoAnswerCause::NoService => {
+                not_asked(format!("{on_host}; it has no control-service in the mesh, or runs no jobs"))
+            }
+            NoAnswerCause::Firewall => {
+                not_asked(format!("{on_host}; a firewallrule rejects its control service"))
+            }
+            NoAnswerCause::Tls => not_asked(format!(
+                "give --tls-client with a profile of this node that its control service accepts; {on_host}"
+            )),
+            // The way says it, or the clock.
+            NoAnswerCause::Clock
+            | NoAnswerCause::NoRoute
+            | NoAnswerCause::NoStream
+            | NoAnswerCause::Other => not_asked(on_host),
+        }
+    }
+}
+
+fn fault(what: String, remedy: String) -> Finding {
+    Finding::new(Severity::Error, "", what, remedy)
+}
+
+/// Seconds by which a clock is ahead that said `time` between `before` and `after`: as few as explain it.
+fn ahead(time: Timestamp, before: Timestamp, after: Timestamp) -> i64 {
+    match time {
+        _ if time > after => time.duration_since(after).as_secs(),
+        _ if time < before => time.duration_since(before).as_secs(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

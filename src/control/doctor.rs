@@ -1,0 +1,151 @@
+//! `doctor`: what is wrong with this node, or with another one, which is asked by a signed request. Owns who is told: a
+//! trusted caller, and whoever brings a token for it. What is wrong is found by the daemon, which implements [`Examine`].
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::session::Peer;
+use super::{Context, RequestRefusal};
+use crate::rpc::report::doctor::{DoctorReport, NoAnswer, NoAnswerCause};
+use crate::rpc::report::{self, finding::Finding};
+use crate::rpc::request::{DoctorRequest, Request};
+use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode};
+use crate::stream::DialError;
+use crate::tls::ClientProfile;
+use crate::wire::{NodeId, ServiceName};
+use crate::work::signing::SignatureError;
+
+/// The control service of a node in the mesh.
+const SERVICE: &str = "control";
+/// How long another node may take to open a stream, and then to answer: its own checks are done within [`EXAMINED_WITHIN`].
+const OPENS_WITHIN: Duration = Duration::from_secs(12);
+const LIMITS: CallLimits =
+    CallLimits { greeting: Duration::from_secs(10), answer: Duration::from_secs(40), answer_size: 1 << 20 };
+
+/// How long all that a node looks at may take.
+pub(crate) const EXAMINED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The part of the daemon that knows what a node needs.
+pub(crate) trait Examine: Send + Sync + 'static {
+    /// What is wrong with this node now. One caller after the other.
+    fn examine(&self) -> Pin<Box<dyn Future<Output = Vec<Finding>> + Send + '_>>;
+}
+
+pub(super) async fn answer(
+    context: &Context,
+    peer: &Peer,
+    asked: DoctorRequest,
+) -> Result<Value, RequestRefusal> {
+    let tls = asked.tls_client.as_deref().map(|name| context.tls.client(name)).transpose()?;
+    let report = match asked.node {
+        Some(name) => {
+            let node = context.node_named(&name).ok_or(RequestRefusal::NoSuchNode)?;
+            match node == *context.node.id() {
+                true => own(context).await,
+                false => ask(context, &node, tls.as_ref()).await.unwrap_or_else(|refused| {
+                    let (node_id, refused) = (node.to_string(), Some(refused));
+                    DoctorReport { node_id, refused, ..DoctorReport::default() }
+                }),
+            }
+        }
+        None if peer.trusted => own(context).await,
+        None => {
+            // A node that asks without a key is told what it lacks.
+            let token = asked.signature.unwrap_or_default();
+            match context.work.verify_doctor(&token) {
+                Ok(()) => own(context).await,
+                Err(error) => DoctorReport { refused: Some(refused(&error)), ..this_node(context) },
+            }
+        }
+    };
+    Ok(serde_json::to_value(report)?)
+}
+
+/// What anybody may know.
+fn this_node(context: &Context) -> DoctorReport {
+    let (node_id, version) = (context.node.id().to_string(), context.observer.version.to_owned());
+    let time = Some(Timestamp::now());
+    DoctorReport { node_id, version, time, ..DoctorReport::default() }
+}
+
+async fn own(context: &Context) -> DoctorReport {
+    let findings = context.doctor.examine().await;
+    DoctorReport { findings, signs: context.work.signs(), ..this_node(context) }
+}
+
+/// Asks another node, with a token where this node can make one.
+async fn ask(
+    context: &Context,
+    node: &NodeId,
+    tls: Option<&ClientProfile>,
+) -> Result<DoctorReport, NoAnswer> {
+    let service = ServiceName::new(SERVICE).map_err(|error| NoAnswer::new(NoAnswerCause::Other, error))?;
+    let dialed = timeout(OPENS_WITHIN, context.streams.dial_with(node, service, tls)).await;
+    let stream = dialed.map_err(|_| NoAnswer::new(NoAnswerCause::NoStream, "no stream opens"))?;
+    let stream = stream.map_err(|error| NoAnswer::new(cause(&error), error))?;
+    let signature = context.work.sign_for_doctor(node).ok();
+    let request = Request::Doctor(DoctorRequest { signature, ..DoctorRequest::default() });
+    let mut connection = ControlConnection::to_node(Box::new(stream), node.as_str(), LIMITS);
+    let answer = connection.command(&request).await.map_err(|error| {
+        let cause = match &error {
+            CallError::Refused(line) if line.code() == ErrorCode::UnknownCommand => NoAnswerCause::OtherMake,
+            _ => NoAnswerCause::Other,
+        };
+        NoAnswer::new(cause, error)
+    })?;
+    report::read(&answer).map_err(|error| NoAnswer::new(NoAnswerCause::Other, error))
+}
+
+fn cause(error: &DialError) -> NoAnswerCause {
+    match error {
+        _ if error.is_tls() => NoAnswerCause::Tls,
+        DialError::NoRoute(_) => NoAnswerCause::NoRoute,
+        DialError::ServiceUnknown { .. } => NoAnswerCause::NoService,
+        DialError::Blocked { .. } => NoAnswerCause::Firewall,
+        DialError::Timeout { .. } => NoAnswerCause::NoStream,
+        DialError::TooLarge { .. }
+        | DialError::ListenerFailed { .. }
+        | DialError::Handshake { .. }
+        | DialError::Rejected { .. }
+        | DialError::Setup(_) => NoAnswerCause::Other,
+    }
+}
+
+fn refused(error: &SignatureError) -> NoAnswer {
+    let cause = match error {
+        SignatureError::Empty => NoAnswerCause::Unsigned,
+        SignatureError::NoKey => NoAnswerCause::NoKey,
+        SignatureError::Signature | SignatureError::Algorithm(_) => NoAnswerCause::WrongKey,
+        SignatureError::Expired { .. } | SignatureError::Earlier => NoAnswerCause::Clock,
+        SignatureError::Malformed(_)
+        | SignatureError::NoExpiry
+        | SignatureError::Audience { .. }
+        | SignatureError::Replayed
+        | SignatureError::Busy
+        | SignatureError::OtherWork(_) => NoAnswerCause::Other,
+    };
+    NoAnswer::new(cause, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_of_a_token_has_its_cause() {
+        for (error, cause) in [
+            (SignatureError::Empty, NoAnswerCause::Unsigned),
+            (SignatureError::NoKey, NoAnswerCause::NoKey),
+            (SignatureError::Signature, NoAnswerCause::WrongKey),
+            (SignatureError::Expired { late: 90 }, NoAnswerCause::Clock),
+            (SignatureError::Earlier, NoAnswerCause::Clock),
+            (SignatureError::Replayed, NoAnswerCause::Other),
+        ] {
+            assert_eq!(refused(&error), NoAnswer::new(cause, &error));
+        }
+    }
+}

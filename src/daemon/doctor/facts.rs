@@ -1,0 +1,387 @@
+//! What the checks of a host look at, gathered in one place: files, limits, file systems, programs. Decides nothing of it.
+//!
+//! Everything is below one root, so that the host of a container, or a tree that a test has made, can be looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nix::unistd::{Uid, User};
+use regex::Regex;
+use rustix::fs::{Access, StatVfsMountFlags, access, inotify, statvfs};
+use rustix::process::{Resource, getrlimit};
+
+use crate::config::{Component, Config, HostPort, Link};
+use crate::daemon::wiring;
+use crate::tls::{ClientProfile, ServerProfile};
+use crate::work::{CommandType, SYNC};
+
+/// How much of the audit log's end is read.
+const AUDIT_TAIL: u64 = 1 << 20;
+/// How long a program may take to say its version.
+const VERSION_WITHIN: Duration = Duration::from_secs(10);
+/// The units of the package.
+const UNITS: [&str; 2] = ["meshd.service", "meshd-jobs.service"];
+const SEARCH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// A host and the node's needs of it.
+#[derive(Debug, Default)]
+pub(super) struct HostFacts {
+    pub(super) now: Timestamp,
+    pub(super) node: String,
+    /// Certificates of the node that have expired or soon do.
+    pub(super) ends: BTreeMap<PathBuf, Timestamp>,
+    /// The node has work types that run on this host.
+    pub(super) runs_jobs: bool,
+    pub(super) data: Option<Space>,
+    /// Bytes of it that stay free, if the configuration says so.
+    pub(super) reserve: Option<u64>,
+    pub(super) tmp: Option<Space>,
+    /// The most files that may be open at once.
+    pub(super) files: Option<u64>,
+    pub(super) watches: Option<u64>,
+    /// Why no inotify instance can be had.
+    pub(super) no_inotify: Option<String>,
+    /// The end of the audit log; `None` if it cannot be read.
+    pub(super) audit: Option<String>,
+    pub(super) selinux_enforces: bool,
+    pub(super) fapolicyd_enforces: bool,
+    /// Files that fapolicyd trusts beside those of packages.
+    pub(super) trusted: String,
+    /// The daemon and the commands of work types, each with where it is configured.
+    pub(super) programs: Vec<(String, PathBuf)>,
+    /// What firewalld lets in, if it runs.
+    pub(super) firewall: Option<Firewall>,
+    /// Ports that others dial: where configured, number, protocol.
+    pub(super) ports: Vec<(String, u16, &'static str)>,
+    /// Units in /etc that hide the package's: with what is there in its place.
+    pub(super) hidden_units: Vec<(PathBuf, bool)>,
+    /// Users of jobs that may start containers.
+    pub(super) users: Vec<JobUser>,
+    /// Each ansible-runner, with what it says of its version.
+    pub(super) runners: Vec<(String, Result<String, String>)>,
+}
+
+/// A file system, as it is at a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Space {
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
+    pub(super) free: u64,
+    pub(super) inodes: u64,
+    pub(super) free_inodes: u64,
+    pub(super) is_read_only: bool,
+    pub(super) is_noexec: bool,
+}
+
+/// What firewalld's files let in, in the zones that are in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Firewall {
+    pub(super) accepts_all: bool,
+    /// First and last port, protocol.
+    pub(super) open: BTreeSet<(u16, u16, String)>,
+}
+
+/// A user of rootless containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct JobUser {
+    pub(super) name: String,
+    pub(super) has_subordinates: bool,
+    /// `None` where no systemd runs.
+    pub(super) lingers: Option<bool>,
+}
+
+/// Looks at everything. Blocks.
+pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
+    let host = Host { root };
+    let types = wiring::work_types(config);
+    let commands: Vec<&CommandType> =
+        types.iter().filter(|kind| kind.pods.is_none() && kind.name != SYNC).collect();
+    HostFacts {
+        now: Timestamp::now(),
+        node: config.node.id.to_string(),
+        ends: ends(config),
+        runs_jobs: !commands.is_empty(),
+        data: host.space(&config.node.data_dir),
+        reserve: config.disk_reserve(),
+        tmp: host.space(Path::new("/tmp")),
+        files: getrlimit(Resource::Nofile).maximum,
+        watches: host.number("/proc/sys/fs/inotify/max_user_watches"),
+        no_inotify: inotify::init(inotify::CreateFlags::CLOEXEC).err().map(|error| error.to_string()),
+        audit: host.tail("/var/log/audit/audit.log"),
+        selinux_enforces: host.number("/sys/fs/selinux/enforce") == Some(1),
+        fapolicyd_enforces: host.runs("fapolicyd")
+            && host
+                .text("/etc/fapolicyd/fapolicyd.conf")
+                .is_none_or(|text| setting(&text, "permissive") != "1"),
+        trusted: host.trusted(),
+        programs: host.programs(&commands),
+        firewall: host.runs("firewalld").then(|| host.firewall()),
+        ports: ports(config),
+        hidden_units: host.hidden_units(),
+        users: host.users(&commands),
+        runners: versions(&commands),
+    }
+}
+
+struct Host<'a> {
+    root: &'a Path,
+}
+
+impl Host<'_> {
+    fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        std::fs::read_to_string(self.at(path)).ok()
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        self.text(path)?.trim().parse().ok()
+    }
+
+    fn tail(&self, path: &str) -> Option<String> {
+        let mut file = File::open(self.at(path)).ok()?;
+        let end = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(end.saturating_sub(AUDIT_TAIL))).ok()?;
+        let mut bytes = Vec::new();
+        file.take(AUDIT_TAIL).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether a service runs: its control group is there.
+    fn runs(&self, service: &str) -> bool {
+        ["/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"]
+            .iter()
+            .any(|groups| self.at(format!("{groups}/system.slice/{service}.service")).exists())
+    }
+
+    /// The file system of a path, or of where it would be made.
+    fn space(&self, path: &Path) -> Option<Space> {
+        let path = self.at(path);
+        let existing = path.ancestors().find(|ancestor| ancestor.exists())?;
+        let found = statvfs(existing).ok()?;
+        Some(Space {
+            size: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+            inodes: found.f_files,
+            free_inodes: found.f_ffree,
+            is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
+            is_noexec: found.f_flag.contains(StatVfsMountFlags::NOEXEC),
+            path,
+        })
+    }
+
+    /// The files in a directory that can be read, by name.
+    fn files(&self, directory: &str) -> Vec<(String, String)> {
+        let entries = std::fs::read_dir(self.at(directory)).into_iter().flatten().flatten();
+        let read = |entry: std::fs::DirEntry| {
+            Some((entry.file_name().into_string().ok()?, std::fs::read_to_string(entry.path()).ok()?))
+        };
+        let mut files: Vec<_> = entries.filter_map(read).collect();
+        files.sort();
+        files
+    }
+
+    fn trusted(&self) -> String {
+        let lists = self.files("/etc/fapolicyd/trust.d").into_iter().map(|(_, text)| text);
+        self.text("/etc/fapolicyd/fapolicyd.trust").into_iter().chain(lists).collect::<Vec<_>>().join("\n")
+    }
+
+    fn programs(&self, commands: &[&CommandType]) -> Vec<(String, PathBuf)> {
+        let own = std::env::current_exe().ok().map(|path| ("meshd".to_owned(), path));
+        let of_types = commands
+            .iter()
+            .filter_map(|kind| Some((format!("work type {}", kind.name), find(&kind.command)?)));
+        own.into_iter().chain(of_types).collect()
+    }
+
+    fn firewall(&self) -> Firewall {
+        let definition = |kind: &str, name: &str| {
+            ["/etc/firewalld", "/usr/lib/firewalld"]
+                .iter()
+                .find_map(|place| self.text(format!("{place}/{kind}/{name}.xml")))
+        };
+        let settings = self.text("/etc/firewalld/firewalld.conf").unwrap_or_default();
+        let default = match setting(&settings, "DefaultZone") {
+            "" => "public",
+            zone => zone,
+        };
+        let is_used =
+            |(_, text): &(String, String)| text.contains("<interface ") || text.contains("<source ");
+        let used = self.files("/etc/firewalld/zones").into_iter().filter(is_used).map(|(_, text)| text);
+        let mut found = Firewall::default();
+        for zone in definition("zones", default).into_iter().chain(used) {
+            found.accepts_all |= zone.contains("target=\"ACCEPT\"");
+            found.open.extend(open_ports(&zone));
+            for service in elements(&zone, "service").filter_map(|attributes| attribute(&attributes, "name"))
+            {
+                found.open.extend(definition("services", &service).iter().flat_map(|text| open_ports(text)));
+            }
+        }
+        found
+    }
+
+    /// With true where the unit is masked.
+    fn hidden_units(&self) -> Vec<(PathBuf, bool)> {
+        let is_packaged = |unit: &&&str| {
+            ["/usr/lib/systemd/system", "/lib/systemd/system"]
+                .iter()
+                .any(|place| self.at(place).join(unit).exists())
+        };
+        let hides = |unit: &str| {
+            let path = self.at("/etc/systemd/system").join(unit);
+            let found = std::fs::symlink_metadata(&path).ok()?;
+            let is_masked =
+                found.is_symlink() && std::fs::read_link(&path).is_ok_and(|to| to == Path::new("/dev/null"));
+            Some((path, is_masked))
+        };
+        UNITS.iter().filter(is_packaged).filter_map(|unit| hides(unit)).collect()
+    }
+
+    /// Where podman is: nobody else needs subordinate IDs.
+    fn users(&self, commands: &[&CommandType]) -> Vec<JobUser> {
+        if !SEARCH.iter().any(|place| self.at(place).join("podman").exists()) {
+            return Vec::new();
+        }
+        let own = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name);
+        let name = |kind: &&CommandType| kind.limits.user.clone().or_else(|| own.clone());
+        let names: BTreeSet<String> =
+            commands.iter().filter_map(name).filter(|name| name != "root" && name != "0").collect();
+        let has_range = |list: &str, name: &str| {
+            let text = self.text(list).unwrap_or_default();
+            text.lines().any(|line| line.split(':').next() == Some(name))
+        };
+        let lingers = |name: &str| self.at("/var/lib/systemd/linger").join(name).exists();
+        let has_systemd = self.at("/run/systemd/system").is_dir();
+        let user = |name: String| JobUser {
+            has_subordinates: ["/etc/subuid", "/etc/subgid"].iter().all(|list| has_range(list, &name)),
+            lingers: has_systemd.then(|| lingers(&name)),
+            name,
+        };
+        names.into_iter().map(user).collect()
+    }
+}
+
+/// The value of a line `name = value`; empty if there is none.
+fn setting<'a>(text: &'a str, name: &str) -> &'a str {
+    let values = text.lines().filter_map(|line| line.split_once('='));
+    values
+        .filter(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.trim())
+        .next_back()
+        .unwrap_or_default()
+}
+
+/// The attributes of each element of that name.
+fn elements(xml: &str, name: &str) -> impl Iterator<Item = String> + use<> {
+    let element = Regex::new(&format!(r"<{name}\s+([^>]*)>")).ok();
+    let found = element
+        .into_iter()
+        .flat_map(|element| element.captures_iter(xml).map(|found| found[1].to_owned()).collect::<Vec<_>>());
+    found.collect::<Vec<_>>().into_iter()
+}
+
+fn attribute(attributes: &str, name: &str) -> Option<String> {
+    let quoted = Regex::new(&format!(r#"\b{name}="([^"]*)""#)).ok()?;
+    Some(quoted.captures(attributes)?[1].to_owned())
+}
+
+fn open_ports(xml: &str) -> Vec<(u16, u16, String)> {
+    let read = |attributes: String| {
+        let (range, protocol) = (attribute(&attributes, "port")?, attribute(&attributes, "protocol")?);
+        let (first, last) = range.split_once('-').unwrap_or((&range, &range));
+        Some((first.parse().ok()?, last.parse().ok()?, protocol))
+    };
+    elements(xml, "port").filter_map(read).collect()
+}
+
+fn ends(config: &Config) -> BTreeMap<PathBuf, Timestamp> {
+    let node = Some(&config.node.id);
+    let servers = config.tls_servers.iter();
+    let servers = servers.filter_map(|options| ServerProfile::open(options.clone(), node).ok()?.ends_soon());
+    let clients = config.tls_clients.iter();
+    let clients = clients.filter_map(|options| ClientProfile::open(options.clone(), node).ok()?.ends_soon());
+    servers.chain(clients).collect()
+}
+
+fn ports(config: &Config) -> Vec<(String, u16, &'static str)> {
+    let of_link = |link: &Link| -> Option<(HostPort, &'static str)> {
+        match link {
+            Link::TcpListener(listener) => Some((listener.bind.clone(), "tcp")),
+            Link::WebSocketListener(listener) => Some((listener.bind.clone(), "tcp")),
+            Link::UdpListener(listener) => Some((listener.bind.clone(), "udp")),
+            Link::QuicListener(listener) => Some((listener.bind.clone(), "udp")),
+            Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_) => None,
+        }
+    };
+    let open = config.components().into_iter().filter_map(|component| {
+        let Component::Link(link) = &component else { return None };
+        let (bind, protocol) = of_link(link).filter(|(bind, _)| !bind.is_loopback() && bind.port != 0)?;
+        Some((component.to_string(), bind.port, protocol))
+    });
+    open.collect()
+}
+
+/// A program on the search path.
+fn find(program: &str) -> Option<PathBuf> {
+    let runs = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(runs);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(runs)
+}
+
+/// Each ansible-runner that can be run.
+fn versions(commands: &[&CommandType]) -> Vec<(String, Result<String, String>)> {
+    let is_runner = |kind: &&&CommandType| Path::new(&kind.command).ends_with("ansible-runner");
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let version = |kind: &&CommandType| {
+        let program = find(&kind.command)?;
+        let ran = runtime.block_on(async {
+            let mut command = tokio::process::Command::new(&program);
+            command.arg("--version").stdin(std::process::Stdio::null()).kill_on_drop(true);
+            tokio::time::timeout(VERSION_WITHIN, command.output()).await
+        });
+        let said = match ran {
+            Ok(Ok(ended)) if ended.status.success() => {
+                Ok(String::from_utf8_lossy(&ended.stdout).trim().to_owned())
+            }
+            Ok(Ok(ended)) => {
+                Err(String::from_utf8_lossy(&ended.stderr).lines().last().unwrap_or_default().to_owned())
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", VERSION_WITHIN.as_secs())),
+        };
+        Some((format!("work type {}: {}", kind.name, program.display()), said))
+    };
+    commands.iter().filter(is_runner).filter_map(version).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_a_zone_are_read_in_either_order() {
+        let zone = r#"<zone target="default"><service name="ssh"/>
+            <port protocol="tcp" port="27199"/><port port="100-200" protocol="udp"/></zone>"#;
+        assert_eq!(open_ports(zone), [(27199, 27199, "tcp".to_owned()), (100, 200, "udp".to_owned())]);
+        let services: Vec<_> = elements(zone, "service").filter_map(|one| attribute(&one, "name")).collect();
+        assert_eq!(services, ["ssh"]);
+    }
+
+    #[test]
+    fn of_a_setting_the_last_value_counts_and_comments_do_not() {
+        assert_eq!(setting("# permissive = 1\npermissive = 0\n permissive=1 \n", "permissive"), "1");
+        assert_eq!(setting("x=1", "permissive"), "");
+    }
+}

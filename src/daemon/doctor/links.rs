@@ -1,0 +1,217 @@
+//! The checks of a running node's links: what goes wrong on those that are up, and why configured peers are not. Owns the
+//! dial that finds it out, and the remedies.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::backend::{self, DialFailure, DialSpec};
+use crate::config::{Component, Config};
+use crate::daemon::wiring;
+use crate::node::{LinkSpec, LinkStatus};
+use crate::rpc::report::finding::{Finding, Severity};
+use crate::tls::Profiles;
+
+/// A share of lost probes that jobs feel.
+const LOSSY: f64 = 0.1;
+/// How long the other end of a session may take to say its first word, or to end it.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(3);
+/// Bytes that wait on a link that is too slow for what is sent.
+const LONG_QUEUE: u64 = 1 << 20;
+
+/// What is wrong with a link that is up.
+pub(super) fn of_session(link: &LinkStatus) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let place = format!("link to {} by {} {}", link.node_id, link.transport, link.address);
+    if link.probe_loss > 0.0 {
+        let percent = link.probe_loss * 100.0;
+        let severity = if link.probe_loss >= LOSSY { Severity::Error } else { Severity::Warning };
+        let remedy = format!(
+            "look at the network in between: ping -c 100 {}, ip -s link; then: meshctl link test {}",
+            host(&link.address),
+            link.node_id
+        );
+        found.push(Finding::new(
+            severity,
+            &place,
+            format_args!("{percent:.0} % of its probes are lost"),
+            remedy,
+        ));
+    }
+    if link.dropped > 0 && link.queued_bytes >= LONG_QUEUE {
+        let what = format!(
+            "{} MiB wait, and {} datagrams found no room: it is too slow",
+            link.queued_bytes >> 20,
+            link.dropped
+        );
+        let remedy = format!(
+            "meshctl link test {} measures it; a second way with its own cost takes load off it",
+            link.node_id
+        );
+        found.push(Finding::new(Severity::Warning, &place, what, remedy));
+    }
+    found
+}
+
+/// The peers of the configuration that have no session, each dialled once to learn why.
+pub(super) async fn of_peers(config: &Config, profiles: &Profiles, sessions: &[LinkStatus]) -> Vec<Finding> {
+    let dials = config.components().into_iter().filter_map(|component| {
+        let Component::Link(link) = &component else { return None };
+        match wiring::link_spec(link, profiles) {
+            Ok(LinkSpec::Dial { spec, .. }) => Some((component.to_string(), spec)),
+            Ok(LinkSpec::Listen { .. }) | Err(_) => None,
+        }
+    });
+    let is_up = |spec: &DialSpec| sessions.iter().any(|link| link.address == address(spec));
+    let down = dials.filter(|(_, spec)| !is_up(spec));
+    let asked = down.map(|(place, spec)| async move { of_peer(&place, &spec, &dial(&spec).await) });
+    futures_util::future::join_all(asked).await
+}
+
+/// What comes of one dial.
+#[derive(Debug)]
+enum Dialled {
+    /// The other end speaks.
+    Speaks,
+    /// It says nothing.
+    Silent,
+    /// It ends the session at once, as one does that refuses a certificate.
+    Ends(String),
+    Fails(DialFailure),
+}
+
+async fn dial(spec: &DialSpec) -> Dialled {
+    // Beside the dial's own limit: a resolver may hang.
+    let dialled = timeout(backend::DIAL_LIMIT * 2, backend::dial(spec)).await;
+    let mut session = match dialled {
+        Ok(Ok(session)) => session,
+        Ok(Err(failure)) => return Dialled::Fails(failure),
+        Err(_) => {
+            return Dialled::Fails(DialFailure::TimedOut {
+                address: address(spec),
+                limit: backend::DIAL_LIMIT,
+            });
+        }
+    };
+    match timeout(SPEAKS_WITHIN, session.reader.read_batch(&mut Vec::new())).await {
+        Ok(Ok(())) => Dialled::Speaks,
+        Ok(Err(end)) => Dialled::Ends(end.to_string()),
+        Err(_) => Dialled::Silent,
+    }
+}
+
+/// Why a peer without a session has none.
+fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
+    let address = address(spec);
+    let is_udp = matches!(spec, DialSpec::Udp(_) | DialSpec::Quic(_));
+    let (port, protocol) = (port(&address), if is_udp { "udp" } else { "tcp" });
+    let listens = format!("there: ss -ln 'sport = :{port}', and firewall-cmd --add-port={port}/{protocol}");
+    let fault = |what: String, remedy: String| Finding::new(Severity::Error, place, what, remedy);
+    match dialled {
+        // Datagrams are sent whether somebody is there or not.
+        Dialled::Silent if matches!(spec, DialSpec::Udp(_)) => fault(
+            format!("no session: nothing comes back from {address}"),
+            format!("see that meshd runs and its port is open {listens}"),
+        ),
+        Dialled::Ends(why) => fault(
+            format!("{address} ends each session at once: {why}"),
+            "its log says why; if it refuses a certificate: meshctl cert verify NAME --ca FILE --node ID"
+                .to_owned(),
+        ),
+        Dialled::Speaks | Dialled::Silent => Finding::new(
+            Severity::Warning,
+            place,
+            format_args!("{address} answers, and there is no session"),
+            "its log says why: it may not allow this node (allowedpeers), have its own link to it, or have two nodes of this name",
+        ),
+        Dialled::Fails(DialFailure::Resolve { source, .. }) => fault(
+            format!("the name in {address} has no address: {source}"),
+            format!("correct the name, or its entry in DNS or /etc/hosts: getent hosts {}", host(&address)),
+        ),
+        Dialled::Fails(DialFailure::Connect { source, .. })
+            if source.kind() == ErrorKind::ConnectionRefused =>
+        {
+            fault(
+                format!("nobody listens at {address}: connection refused"),
+                format!("start meshd there (systemctl start meshd), or correct the port {listens}"),
+            )
+        }
+        Dialled::Fails(DialFailure::Connect { source, .. }) => fault(
+            format!("{address} cannot be reached: {source}"),
+            format!("look for a route and a firewall: ip route get {}", host(&address)),
+        ),
+        Dialled::Fails(DialFailure::Tls { source, .. }) => fault(
+            format!("TLS with {address} fails: {source}"),
+            "compare the certificates of both ends: meshctl cert verify NAME --ca FILE --node ID".to_owned(),
+        ),
+        Dialled::Fails(DialFailure::TimedOut { limit, .. }) => fault(
+            format!("{address} does not answer within {} s: packets are dropped on the way", limit.as_secs()),
+            format!("look for a firewall on the way and open the port {listens}"),
+        ),
+    }
+}
+
+/// As in the report of a session.
+fn address(spec: &DialSpec) -> String {
+    match spec {
+        DialSpec::Tcp(options) => options.address.clone(),
+        DialSpec::Udp(options) => options.address.clone(),
+        DialSpec::WebSocket(options) => options.address(),
+        DialSpec::Quic(options) => options.address.clone(),
+        #[cfg(test)]
+        DialSpec::Memory(options) => options.to.clone(),
+    }
+}
+
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+fn port(address: &str) -> &str {
+    address.rsplit_once(':').map_or("", |(_, port)| port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::backend::{TcpDialOptions, UdpDialOptions};
+    use crate::tls::HandshakeError;
+
+    fn told(dialled: Dialled) -> Finding {
+        let options = TcpDialOptions { address: "hop:27199".to_owned(), tls: None, congestion: None };
+        of_peer("tcp-peer hop:27199", &DialSpec::Tcp(options), &dialled)
+    }
+
+    #[test]
+    fn each_failed_dial_has_its_cause_and_remedy() {
+        let address = || "hop:27199".to_owned();
+        let connect =
+            |kind: ErrorKind| DialFailure::Connect { address: address(), source: io::Error::from(kind) };
+        let tls = HandshakeError::Failed { profile: "p".to_owned(), reason: "bad certificate".to_owned() };
+        let resolve = DialFailure::Resolve { address: address(), source: io::Error::other("no such host") };
+        for (failure, what, remedy) in [
+            (connect(ErrorKind::ConnectionRefused), "nobody listens at hop:27199", "systemctl start meshd"),
+            (connect(ErrorKind::HostUnreachable), "cannot be reached: host unreachable", "ip route get hop"),
+            (resolve, "the name in hop:27199 has no address", "getent hosts hop"),
+            (DialFailure::Tls { address: address(), source: tls }, "bad certificate", "meshctl cert verify"),
+            (
+                DialFailure::TimedOut { address: address(), limit: Duration::from_secs(10) },
+                "does not answer within 10 s",
+                "firewall-cmd --add-port=27199/tcp",
+            ),
+        ] {
+            let found = told(Dialled::Fails(failure));
+            assert!(found.what.contains(what) && found.severity == Severity::Error, "{found}");
+            assert!(found.remedy.as_ref().is_some_and(|text| text.contains(remedy)), "{found}");
+        }
+        assert_eq!(told(Dialled::Speaks).severity, Severity::Warning);
+        let found = told(Dialled::Ends("received fatal alert: CertificateExpired".to_owned()));
+        assert!(found.severity == Severity::Error && found.what.contains("CertificateExpired"), "{found}");
+        let udp = DialSpec::Udp(UdpDialOptions { address: "hop:27199".to_owned() });
+        let found = of_peer("", &udp, &Dialled::Silent);
+        assert!(found.what.contains("nothing comes back") && found.severity == Severity::Error, "{found}");
+    }
+}

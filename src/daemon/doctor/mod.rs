@@ -1,0 +1,114 @@
+//! What is wrong with this node: its configuration, its host and its links. Owns the order of the examination, and that
+//! there is one at a time. Each check is a function from facts to findings: of the configuration in `check`, of the host in
+//! `checks`, of links in `links`. What lies between this node and another one is found by whoever asks.
+
+mod checks;
+mod facts;
+mod links;
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::check;
+use super::reload::Reloader;
+use crate::config::{self, Config, Environment, Invocation, Sources};
+use crate::control::{self, Examine};
+use crate::node::NodeHandle;
+use crate::rpc::report::finding::{Finding, Severity};
+use crate::tls::Profiles;
+
+/// What helps against what the configuration gets wrong.
+const CORRECT: &str = "correct the configuration, then: meshctl reload";
+
+/// Examines the running node.
+pub(super) struct Doctor {
+    reloader: Arc<Reloader>,
+    node: NodeHandle,
+    profiles: Profiles,
+    turn: Arc<Mutex<()>>,
+}
+
+impl Doctor {
+    pub(super) fn new(reloader: Arc<Reloader>, node: NodeHandle, profiles: Profiles) -> Self {
+        Self { reloader, node, profiles, turn: Arc::default() }
+    }
+
+    async fn all(&self) -> Vec<Finding> {
+        // Until the thread ends: a file system that hangs holds up one, and not one for each caller.
+        let turn = self.turn.clone().lock_owned().await;
+        let (config, sources) = self.reloader.in_force().await;
+        let sessions = self.node.links().await;
+        let here = {
+            let config = config.clone();
+            tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                of_host(&config, Some(&sources), Path::new("/"))
+            })
+        };
+        let (here, peers) = tokio::join!(here, links::of_peers(&config, &self.profiles, &sessions));
+        // A check that panics must not pass for one that found nothing.
+        let here = here.unwrap_or_else(|error| vec![unfinished(&error.to_string())]);
+        here.into_iter().chain(sessions.iter().flat_map(links::of_session)).chain(peers).collect()
+    }
+}
+
+impl Examine for Doctor {
+    fn examine(&self) -> Pin<Box<dyn Future<Output = Vec<Finding>> + Send + '_>> {
+        Box::pin(async {
+            let all = timeout(control::EXAMINED_WITHIN, self.all()).await;
+            all.unwrap_or_else(|_| {
+                vec![unfinished("it takes too long: a file system or an API server hangs")]
+            })
+        })
+    }
+}
+
+fn unfinished(why: &str) -> Finding {
+    let remedy = "meshd check --running --config-dir /etc/meshd/conf.d shows how far it comes";
+    Finding::new(Severity::NotAsked, "checks of the node", why, remedy)
+}
+
+/// Examines a host whose node does not run, by the files of its configuration; `root` is where its files are. Blocks.
+pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
+    let args = check::sources(vec![path.display().to_string()]);
+    match config::load(args, &Environment::of_process()) {
+        Ok(Invocation::Run(loaded)) => {
+            let warnings = loaded.warnings.iter().map(check::warning).map(with_remedy);
+            warnings.chain(of_host(&loaded.config, None, root)).collect()
+        }
+        Ok(Invocation::Help | Invocation::Version) => Vec::new(),
+        Err(errors) => errors.0.iter().map(check::fault).map(with_remedy).collect(),
+    }
+}
+
+/// The configuration and the host. Of a node that runs, `sources` says where its configuration came from.
+fn of_host(config: &Config, sources: Option<&Sources>, root: &Path) -> Vec<Finding> {
+    let configured = check::findings(config, sources.is_some(), true).into_iter().map(with_remedy);
+    let on_disk = sources.map(|sources| of_files(config, sources)).unwrap_or_default();
+    configured.chain(on_disk).chain(checks::all(&facts::gather(config, root))).collect()
+}
+
+/// Whether a restart would give the same node.
+fn of_files(config: &Config, sources: &Sources) -> Vec<Finding> {
+    if sources.files().is_empty() {
+        return Vec::new();
+    }
+    match sources.load_again() {
+        Err(errors) => errors.0.iter().map(check::fault).map(with_remedy).collect(),
+        Ok(loaded) if loaded.config != *config => vec![Finding::new(
+            Severity::Warning,
+            "configuration",
+            "its files are not what is in force: they have changed since",
+            "meshctl reload; it says if something needs a restart",
+        )],
+        Ok(_) => Vec::new(),
+    }
+}
+
+fn with_remedy(finding: Finding) -> Finding {
+    Finding { remedy: finding.remedy.or_else(|| Some(CORRECT.to_owned())), ..finding }
+}

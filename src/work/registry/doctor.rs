@@ -1,0 +1,29 @@
+//! Tokens for asking another node what is wrong with it. What that is, is not known here.
+
+use super::Registry;
+use crate::wire::NodeId;
+use crate::work::WorkError;
+use crate::work::signing::{SignatureError, Subject, Verb};
+
+fn subject() -> Subject<'static> {
+    Subject { verb: Verb::Doctor, ..Subject::default() }
+}
+
+impl Registry {
+    /// A token with which a node says what is wrong with it.
+    ///
+    /// # Errors
+    /// There is no key in `work-signing`.
+    pub fn sign_for_doctor(&self, node: &NodeId) -> Result<String, WorkError> {
+        self.remotes.sign_for(node, &subject())
+    }
+
+    /// Checks such a token, and uses it up.
+    ///
+    /// # Errors
+    /// It is not good for this, or there is no key in `work-verification`.
+    pub fn verify_doctor(&self, token: &str) -> Result<(), SignatureError> {
+        let verifier = self.verifier.load_full().ok_or(SignatureError::NoKey)?;
+        verifier.verify_bound(token, &subject())
+    }
+}

@@ -1,0 +1,572 @@
+"""`meshctl doctor`: nothing is told where all is well, and each fault that is made here is told with its cause and remedy.
+
+Faults are real where a test can make them. What it cannot (SELinux, fapolicyd, firewalld, systemd's directories) is read
+from a tree of files, recorded on hosts that have them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import mesh as harness
+import routed
+from clocks import Clock
+from mesh import MARK, MESHCTL, MESHD, WORK, environment, free_port, until
+from trust import Pki
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+NETWORKS = pytest.mark.skipif(routed.missing() is not None, reason=f"SKIPPED: needs {routed.missing()}")
+SAFE = {"work-command": {"worktype": "safe", "command": "cat", "verifysignature": True}}
+#: A private /tmp with these options, in which the directory of the test is still there.
+PRIVATE_TMP = (
+    'mount --make-rprivate / && mount --bind "$1" /mnt && mount -t tmpfs -o "$2" tmpfs /tmp && mkdir -p "$1" '
+    '&& mount --bind /mnt "$1" && shift 2 && exec "$@"'
+)
+
+
+def doctor(socket, *args, prefix=(), variables=None):
+    """The exit code and the findings."""
+    command = [*prefix, str(MESHCTL), "--socket", str(socket), "--json", "doctor", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**(variables or {})))
+    assert done.stdout, done
+    found = json.loads(done.stdout)
+    assert all(one["what"] and one["remedy"] for one in found), found
+    assert done.returncode == (1 if any(one["severity"] == "error" for one in found) else 0), done
+    return found
+
+
+def examine(node, *args, **more):
+    return doctor(node.socket, *args, prefix=node.prefix, **more)
+
+
+def told(found, what, remedy, severity="error", at=""):
+    """The one finding with these words, and with no other fault beside it."""
+    hits = [one for one in found if what in f"{one['where']}: {one['what']}" and one["at"].startswith(at)]
+    assert len(hits) == 1, (what, found)
+    assert hits[0]["severity"] == severity and remedy in hits[0]["remedy"], hits
+    others = [one for one in found if one["severity"] == "error" and one is not hits[0]]
+    assert not others, others
+    return hits[0]
+
+
+def signed(mesh, pki, work=(), peer_of="hop", verifies=True, name="far", **more):
+    """A line of which the first node signs and the last verifies."""
+    signing, verification = pki.signing_keys()
+    mesh.node("hop", listen=True, extra=verification)
+    mesh.node("near", peers=["hop"], extra=signing)
+    mesh.node(name, peers=["hop"], work=work, extra=verification if verifies else ())
+    return mesh
+
+
+@pytest.fixture
+def pki(tmp_path):
+    return Pki(tmp_path / "pki")
+
+
+def test_nothing_is_told_where_all_is_well(mesh, pki):
+    signed(mesh, pki, [*WORK, SAFE]).start()
+    assert examine(mesh["near"]) == []
+    found = examine(mesh["near"], "far", "--work-type", "safe")
+    assert found == [], found
+    text = subprocess.run([MESHCTL, "--socket", mesh["near"].socket, "doctor", "far"], capture_output=True, text=True)
+    lines = text.stdout.splitlines()
+    assert lines[0] == "this node (near)" and lines[-1] == "0 faults, 0 advice, 0 not asked", text
+    assert [line.split(" ")[0] for line in lines if line and line[0] != " "] == ["this", "the", "hop", "far", "0"]
+
+
+def test_names_routes_and_work_types(mesh, pki):
+    signed(mesh, pki, WORK).start()
+    near = mesh["near"]
+    told(examine(near, "farr"), "the mesh knows no node farr", "did you mean far?", at="the way to farr")
+    told(examine(near, "elsewhere"), "the mesh knows no node elsewhere", "meshctl status", at="the way")
+    told(examine(near, "far", "--work-type", "catt"), "no work type catt", "did you mean cat?", at="the way")
+    told(examine(near, "hop", "--work-type", "cat"), "hop offers no work type", "work-command cat", at="the way")
+    mesh["far"].stop()
+    until("the route to go", lambda: "far" not in near.status()["RoutingTable"])
+    told(examine(near, "far"), "no route leads to far", "systemctl status meshd", at="the way to far")
+
+
+def test_a_node_that_cannot_sign(mesh, pki):
+    _signing, verification = pki.signing_keys()
+    mesh.node("far", listen=True, work=[SAFE], extra=verification)
+    mesh.node("near", peers=["far"])
+    mesh.start()
+    found = examine(mesh["near"], "far", "--work-type", "safe")
+    told(found, "demands signatures, and this node has no key", "work-signing", at="the way")
+    told(examine(mesh["near"], "far"), "signature is empty", "configure work-signing here", "not asked", at="far")
+
+
+def test_a_node_that_cannot_verify(mesh, pki):
+    signed(mesh, pki, WORK, verifies=False).start()
+    told(examine(mesh["near"], "far"), "verifying key not specified", "work-verification", "not asked", at="far")
+
+
+def test_another_verification_key(mesh, pki, tmp_path):
+    signing, _ = pki.signing_keys()
+    _, other = Pki(tmp_path / "other").signing_keys()
+    mesh.node("far", listen=True, extra=other)
+    mesh.node("near", peers=["far"], extra=signing)
+    mesh.start()
+    told(examine(mesh["near"], "far"), "it refuses all signed work", "work-verification of far", at="far")
+
+
+@pytest.mark.parametrize("seconds, way", [(7200, "ahead of"), (-7200, "behind")])
+def test_a_clock_that_is_wrong(mesh, pki, tmp_path, seconds, way):
+    clock = Clock(tmp_path)
+    if not clock.variables:
+        pytest.skip("SKIPPED: needs a C compiler")
+    signed(mesh, pki)
+    mesh["far"].variables = clock.variables
+    clock.set(seconds)
+    mesh.start()
+    found = examine(mesh["near"], "far")
+    hit = told(found, f"s {way} this node's", "chronyc", at="far")
+    assert abs(int(hit["what"].split(" ")[3]) - 7200) < 60, hit
+    if seconds > 0:
+        assert "it refuses work: token is expired by" in hit["what"], hit
+        assert any(one["severity"] == "not asked" and one["at"] == "far" for one in found), found
+
+
+def test_a_firewall_of_the_mesh(mesh, pki):
+    signed(mesh, pki)
+    node = mesh["far"]
+    node.directives.append({"node": {"firewallrules": [{"action": "reject", "toservice": "control"}]}})
+    own = json.loads(node.config.read_text())
+    own[0]["node"]["firewallrules"] = [{"action": "reject", "tonode": "far", "toservice": "control"}]
+    node.directives.pop()
+    node.config.write_text(json.dumps(own))
+    for each in mesh.nodes.values():
+        each.start()
+    until("a route", lambda: "far" in mesh["near"].status()["RoutingTable"])
+    told(examine(mesh["near"], "far"), "firewall", "firewallrule", "not asked", at="far")
+
+
+def test_a_node_of_receptor(mesh, pki, receptor):
+    signing, verification = pki.signing_keys()
+    mesh.node("near", listen=True, extra=signing)
+    mesh.node("far", peers=["near"], program=receptor, extra=verification)
+    mesh.start()
+    found = examine(mesh["near"], "far")
+    told(found, "it is a node of receptor", "on the host of far", "not asked", at="far")
+    # And the other way round: what the node here cannot be asked is not taken for well.
+    found = doctor(mesh["far"].socket)
+    assert [one["severity"] for one in found] == ["not asked"], found
+    found = doctor(mesh["far"].socket, "near")
+    told(found, "it is a node of receptor", "meshd check", "not asked", at="this node")
+    assert [one["at"] for one in found] == ["this node", "near"], found
+
+
+def certified(mesh, pki, name="near"):
+    """A hop that demands certificates, started, and a node that dials it with the one called `name`."""
+    pki.issue("hop", ["hop"])
+    port = free_port()
+    hop = mesh.add("hop", [*pki.profiles("hop"), {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1", "tls": "server"}}])
+    peer = {"tcp-peer": {"address": f"127.0.0.1:{port}", "tls": "client"}}
+    return hop.start(), mesh.add("near", [*pki.profiles(name), peer])
+
+
+def test_certificates(mesh, pki):
+    pki.issue("near", ["near"])
+    pki.issue("old", ["near"], start=-3, end=-1)
+    pki.issue("ending", ["near"], end=10)
+    hop, near = certified(mesh, pki)
+    near.start()
+    until("a link", lambda: near.reaches("hop"))
+    assert examine(near) == []
+    near.stop()
+
+    near.directives[:2] = pki.profiles("ending")
+    near.write_config()
+    near.start()
+    until("a link", lambda: near.reaches("hop"))
+    told(examine(near), "ending.crt: the certificate expires on", "meshctl node renew near", "warning")
+    near.stop()
+
+    near.directives[:2] = pki.profiles("old")
+    near.write_config()
+    near.start()
+    found = examine(near)
+    faults = [one for one in found if one["severity"] == "error"]
+    assert len(faults) == 2, found
+    assert "old.crt: the certificate has expired" in f"{faults[0]['where']}: {faults[0]['what']}", found
+    assert "meshctl node renew near" in faults[0]["remedy"] and "ends each session at once" in faults[1]["what"], found
+
+
+def test_an_authority_that_is_not_trusted(mesh, pki):
+    pki.issue("near", ["near"])
+    pki.authority("other")
+    _hop, near = certified(mesh, pki)
+    near.directives[1]["tls-client"]["rootcas"] = str(pki.path("other.crt"))
+    near.write_config()
+    near.start()
+    hit = told(examine(near), "is signed by ca, which is not among the authorities", "meshctl cert verify")
+    assert hit["where"].startswith("tcp-peer"), hit
+
+
+def alone(mesh, *directives):
+    return mesh.add("near", list(directives)).start()
+
+
+def test_peers_that_are_not_there(mesh):
+    port = free_port()
+    near = alone(mesh, {"tcp-peer": {"address": f"127.0.0.1:{port}"}})
+    told(examine(near), f"nobody listens at 127.0.0.1:{port}", "systemctl start meshd")
+    near.stop()
+    near.directives[:] = [{"udp-peer": {"address": f"127.0.0.1:{port}"}}]
+    near.write_config()
+    near.start()
+    told(examine(near), f"nothing comes back from 127.0.0.1:{port}", "see that meshd runs")
+    near.stop()
+    near.directives[:] = [{"tcp-peer": {"address": "no-such-host.invalid:27199"}}]
+    near.write_config()
+    near.start()
+    told(examine(near), "the name in no-such-host.invalid:27199 has no address", "getent hosts no-such-host.invalid")
+
+
+def test_a_peer_that_does_not_want_this_node(mesh):
+    port = free_port()
+    listener = {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1", "allowedpeers": ["other"]}}
+    mesh.add("hop", [listener]).start()
+    near = alone(mesh, {"tcp-peer": {"address": f"127.0.0.1:{port}"}})
+    told(examine(near), "answers, and there is no session", "allowedpeers", "warning")
+
+
+@pytest.fixture
+def router():
+    router = routed.Routed()
+    yield router
+    router.close()
+
+
+def across(mesh, router, kind):
+    """A node inside that dials one outside; both are in each other's routes."""
+    peer = {f"{kind}-peer": {"address": f"{routed.OUTSIDE}:27199"}}
+    mesh.add("outside", [{f"{kind}-listener": {"port": 27199, "bindaddr": routed.OUTSIDE}}, *WORK])
+    mesh.add("inside", [peer])
+    for node in mesh.nodes.values():
+        node.prefix = router.prefix(node.name)
+        node.start()
+    return mesh["inside"]
+
+
+@NETWORKS
+def test_a_port_that_is_filtered(mesh, router):
+    router.run("outside", "nft 'table ip closed { chain in { type filter hook input priority 0; tcp dport 27199 drop; }; }'")
+    inside = across(mesh, router, "tcp")
+    told(examine(inside), "does not answer within", "firewall-cmd --add-port=27199/tcp")
+
+
+@NETWORKS
+def test_large_packets_that_are_lost(mesh, router):
+    inside = across(mesh, router, "udp")
+    until("a link", lambda: inside.reaches("outside"))
+    assert not [one for one in examine(inside, "outside") if one["severity"] == "error"]
+    router.run("router", "nft 'table ip small { chain f { type filter hook forward priority 0; meta length > 900 drop; }; }'")
+    told(examine(inside, "outside"), "large packets are lost between inside and it (MTU)", "ping -M do -s 1372", at="the way")
+
+
+@NETWORKS
+def test_a_link_that_loses_packets(mesh, router):
+    inside = across(mesh, router, "udp")
+    until("a link", lambda: inside.reaches("outside"))
+    router.run("router", "nft 'table ip lossy { chain f { type filter hook forward priority 0; numgen random mod 10 < 4 drop; }; }'")
+
+    def lossy():
+        found = examine(inside, "outside")
+        hits = [one for one in found if "pings are lost between inside and outside" in one["what"]]
+        return hits and (hits[0], [one for one in found if "of its probes are lost" in one["what"]])
+
+    hit, _probes = until("lost pings", lossy, 120)
+    assert hit["severity"] == "error" and "meshctl link test outside" in hit["remedy"], hit
+
+    def probes():
+        return [one for one in examine(inside) if "of its probes are lost" in one["what"]]
+
+    told(until("lost probes", probes, 120), "of its probes are lost", "ip -s link", at="this node")
+
+
+# The node that does not run, or does not answer.
+
+
+def configured(mesh, *directives):
+    """A node that is not started."""
+    return mesh.add("near", list(directives))
+
+
+def test_no_node_runs(mesh):
+    node = configured(mesh, {"local-only": None})
+    found = doctor(node.socket, "--node-config", str(node.config))
+    told(found, "control socket: no socket at", "systemctl start meshd", at="this host")
+    node.start()
+    node.process.kill()
+    node.process.wait()
+    found = doctor(node.socket, "far", "--node-config", str(node.config))
+    told(found, "nobody listens", "journalctl -u meshd", at="this host")
+    assert [one["at"] for one in found if one["severity"] == "not asked"] == ["far"], found
+    found = doctor(node.socket, "--node-config", "/nonexistent/c.yml")
+    assert any("there is no /nonexistent/c.yml" in one["what"] and one["severity"] == "not asked" for one in found)
+
+
+@ROOT_ONLY
+def test_a_socket_that_may_not_be_used(mesh):
+    node = alone(mesh, {"local-only": None})
+    os.chmod(mesh.dir, 0o711)
+    os.chmod(node.dir, 0o711)
+    # Where everybody reaches it.
+    program = mesh.dir / "meshctl"
+    shutil.copy(MESHCTL, program)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "--socket", node.socket, "--json"]
+    done = subprocess.run([*command, "doctor"], capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout)
+    told(found, "Permission denied", f"ls -l {node.socket}", at="this host")
+    assert done.returncode == 1 and [one["severity"] for one in found] == ["error", "not asked"], found
+
+
+def offline(node, *args):
+    """What is found by the files of a node that does not run, beside that."""
+    found = doctor(node.socket, "--node-config", str(node.config), *args)
+    return [one for one in found if one["where"] != "control socket"]
+
+
+def test_a_port_that_is_taken(mesh):
+    holder = mesh.node("holder", listen=True).start()
+    node = configured(mesh, {"tcp-listener": {"port": mesh.ports["holder"], "bindaddr": "127.0.0.1"}})
+    assert holder.answers()
+    told(offline(node), f"127.0.0.1:{mesh.ports['holder']} is in use", "check with --running")
+
+
+def test_a_configuration_that_is_wrong(mesh):
+    node = configured(mesh, {"tcp-peer": {"address": "nohost"}})
+    told(offline(node), "tcp-peer: address", "meshctl reload")
+    node.directives[:] = [{"tls-client": {"name": "t", "rootcas": "/nonexistent/ca.pem"}}, {"local-only": None}]
+    node.write_config()
+    told(offline(node), "rootcas /nonexistent/ca.pem: cannot be read", "correct the configuration")
+    node.directives[:] = [SAFE, {"local-only": None}]
+    node.write_config()
+    told(offline(node), "verifysignature: needs the directive", "correct the configuration")
+
+
+def test_files_that_are_not_what_is_in_force(mesh):
+    node = alone(mesh, {"local-only": None})
+    assert examine(node) == []
+    node.directives.append({"log-level": "debug"})
+    node.write_config()
+    told(examine(node), "its files are not what is in force", "meshctl reload", "warning")
+    node.config.write_text("- nonsense: 1\n")
+    told(examine(node), "nonsense", "correct the configuration")
+
+
+# The host.
+
+
+def restricted(mesh, prefix, *directives, variables=None):
+    """A started node behind a program that restricts it, or with other variables."""
+    node = configured(mesh, {"local-only": None}, *directives)
+    node.prefix, node.variables = list(prefix), variables or {}
+    try:
+        node.start()
+    finally:
+        node.prefix = []
+    return node
+
+
+def test_few_descriptors(mesh):
+    node = restricted(mesh, ["prlimit", "--nofile=200:200"])
+    told(examine(node), "limit of open files: the daemon may open 200 files", "LimitNOFILE")
+
+
+def test_no_inotify(mesh):
+    limit = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
+    if subprocess.run([*limit, "true"], capture_output=True).returncode != 0:
+        pytest.skip("SKIPPED: this system lets nobody make a user namespace")
+    told(examine(restricted(mesh, limit)), "no instance can be had", "fs.inotify.max_user_instances", "warning")
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("options, what, remedy, severity", [
+    ("size=64m,noexec", "it is mounted noexec", "remount,exec", "warning"),
+    ("size=4m", "/tmp: it is full", "find /tmp", "error"),
+    ("size=64m,nr_inodes=600", "/tmp: it is full", "find /tmp", "error"),
+])
+def test_a_bad_tmp(mesh, options, what, remedy, severity):
+    prefix = ["unshare", "--mount", "sh", "-euc", PRIVATE_TMP, "sh", str(mesh.dir), options]
+    node = configured(mesh, {"local-only": None}, *WORK[1:])
+    if "inodes" in options:
+        prefix[prefix.index(PRIVATE_TMP)] = PRIVATE_TMP.replace("shift 2", "(cd /tmp && seq 595 | xargs touch) && shift 2")
+    node.prefix = prefix
+    node.start()
+    node.prefix = []
+    told(examine(node), what, remedy, severity)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("options, change, what, remedy", [
+    ("size=8m", "head -c 8100000 /dev/zero >filler || true", "less than the reserve", "meshctl work release"),
+    ("size=64m,nr_inodes=400", "i=0; while touch f$i 2>/dev/null; do i=$((i+1)); done", "inodes are free", "meshctl work"),
+    ("size=64m", 'mount --bind "$PWD" "$PWD" && mount -o remount,bind,ro "$PWD"', "Read-only file system", "remount,rw"),
+])
+def test_a_bad_disk(mesh, options, change, what, remedy):
+    node = configured(mesh, {"local-only": None})
+    node.datadir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{options},mode=0700", "tmpfs", node.datadir], check=True)
+    try:
+        node.start()
+        subprocess.run(["sh", "-c", change], cwd=node.datadir, check=True, capture_output=True)
+        told(examine(node), what, remedy)
+    finally:
+        mesh.end()
+        while subprocess.run(["umount", node.datadir], capture_output=True).returncode == 0:
+            pass
+
+
+def runner(mesh, script):
+    """A node whose ansible-runner is this script, or which has none."""
+    place = mesh.dir / "bin"
+    place.mkdir()
+    if script:
+        (place / "ansible-runner").write_text(f"#!/bin/sh\n{script}\n")
+        (place / "ansible-runner").chmod(0o755)
+    variables = {"PATH": f"{place}:/usr/sbin:/usr/bin:/sbin:/bin"}
+    return restricted(mesh, [], WORK[0], variables=variables)
+
+
+@pytest.mark.parametrize("script, what, remedy, severity", [
+    ("", 'there is no program "ansible-runner"', "install it", "error"),
+    ("echo 1.4.9", "it is version 1.4.9", "pip install --upgrade", "error"),
+    ("echo no module >&2; exit 1", "it does not say its version: no module", "pip install --force-reinstall", "error"),
+    ("echo hello", 'its version is not understood: "hello"', "ansible-runner", "warning"),
+])
+def test_runners(mesh, script, what, remedy, severity):
+    if not script and shutil.which("ansible-runner", path="/usr/sbin:/usr/bin:/sbin:/bin"):
+        pytest.skip("SKIPPED: this host has an ansible-runner of its own")
+    told(examine(runner(mesh, script)), what, remedy, severity)
+
+
+# What is read from a tree of files.
+
+
+@pytest.fixture
+def tree(mesh):
+    """A host on which all is well, as far as its files say: RHEL 9 with everything that it has to confine programs."""
+    root = mesh.dir / "root"
+
+    def put(path, text=""):
+        file = root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    for place in ("/tmp", "/var/lib/meshd", "/sys/fs/cgroup/system.slice/firewalld.service",
+                  "/sys/fs/cgroup/system.slice/fapolicyd.service", "/run/systemd/system", "/etc/systemd/system"):
+        (root / place.lstrip("/")).mkdir(parents=True)
+    put("/proc/sys/fs/inotify/max_user_watches", "65536\n")
+    put("/sys/fs/selinux/enforce", "1")
+    put("/var/log/audit/audit.log", denial(3 * 24 * 3600))
+    put("/etc/fapolicyd/fapolicyd.conf", "permissive = 0\nnice_val = 14\n")
+    put("/etc/fapolicyd/fapolicyd.trust", f"{MESHCTL} 1 0ab\n{MESHCTL.resolve()} 1 0ab\n{MESHD} 1 0ab\n")
+    put("/etc/firewalld/firewalld.conf", "# comment\nDefaultZone=public\n")
+    put("/usr/lib/firewalld/zones/public.xml", '<?xml version="1.0" encoding="utf-8"?>\n<zone>\n  <short>Public</short>\n'
+        '  <service name="ssh"/>\n  <service name="meshd"/>\n  <forward/>\n</zone>\n')
+    put("/etc/firewalld/services/meshd.xml", '<?xml version="1.0"?>\n<service><port protocol="tcp" port="27199"/></service>\n')
+    put("/usr/lib/systemd/system/meshd.service", "[Service]\n")
+    put("/usr/bin/podman")
+    put("/etc/subuid", "root:1:2\nnobody:100000:65536\n")
+    put("/etc/subgid", "nobody:100000:65536\n")
+    put("/var/lib/systemd/linger/nobody")
+    user = {"work-command": {"worktype": "cat", "command": "/usr/bin/cat", "user": "nobody"}}
+    node = configured(mesh, {"tcp-listener": {"port": 27199, "bindaddr": "0.0.0.0", "tls": "server"}}, user)
+    pki = Pki(mesh.dir / "pki")
+    pki.issue("near", ["near"])
+    node.directives[:0] = pki.profiles("near")
+    node.write_config()
+    node.root, node.put = root, put
+    return node
+
+
+def denial(age, comm="meshd"):
+    """A record of the audit log, as RHEL 9 writes it, so many seconds old."""
+    return (
+        f'type=AVC msg=audit({int(time.time()) - age}.123:456): avc:  denied  {{ name_bind }} for  pid=1234 comm="{comm}" '
+        "src=27199 scontext=system_u:system_r:init_t:s0 tcontext=system_u:object_r:unreserved_port_t:s0 "
+        "tclass=tcp_socket permissive=0\n"
+    )
+
+
+def fapolicyd_denial():
+    event = f"msg=audit({int(time.time())}.372:590)"
+    return (
+        f"type=FANOTIFY {event}: resp=2 fan_type=1 fan_info=3137 subj_trust=3 obj_trust=5\n"
+        f"type=SYSCALL {event}: arch=c000003e syscall=59 success=no exit=-1 a0=1 ppid=1 pid=7 auid=1000 "
+        'comm="meshd" exe="/usr/bin/meshd" subj=unconfined_t key=(null)\n'
+    )
+
+
+TREES = {
+    "selinux": (lambda n: n.put("/var/log/audit/audit.log", denial(60)), "SELinux: meshd may not name_bind tcp_socket 27199",
+                "audit2allow", "error"),
+    "fapolicyd denies": (lambda n: n.put("/var/log/audit/audit.log", fapolicyd_denial()), "fapolicyd: meshd was denied",
+                         "fapolicyd-cli --file add", "error"),
+    "fapolicyd does not know": (lambda n: n.put("/etc/fapolicyd/fapolicyd.trust"), "which is from no package",
+                                "fapolicyd-cli --update", "warning"),
+    "firewalld": (lambda n: n.put("/etc/firewalld/services/meshd.xml", "<service/>"), "do not let in tcp port 27199",
+                  "firewall-cmd --permanent --add-port=27199/tcp", "warning"),
+    "unit": (lambda n: n.put("/etc/systemd/system/meshd.service", "[Service]\n"), "it hides the unit of the package",
+             "systemctl revert meshd.service", "warning"),
+    "masked": (lambda n: (n.root / "etc/systemd/system/meshd.service").symlink_to("/dev/null"), "the unit is masked",
+               "systemctl unmask meshd.service", "error"),
+    "subuid": (lambda n: n.put("/etc/subuid", "root:1:2\n"), "user nobody: it has no range in /etc/subuid",
+               "usermod --add-subuids", "warning"),
+    "linger": (lambda n: (n.root / "var/lib/systemd/linger/nobody").unlink(), "user nobody: it does not linger",
+               "loginctl enable-linger nobody", "warning"),
+    "watches": (lambda n: n.put("/proc/sys/fs/inotify/max_user_watches", "64\n"), "64 directories may be watched",
+                "fs.inotify.max_user_watches", "warning"),
+    "audit log": (lambda n: (n.root / "var/log/audit/audit.log").unlink(), "SELinux: what was denied", "ausearch",
+                  "not asked"),
+}
+
+
+def look(tree):
+    return doctor("/nonexistent", "--root", str(tree.root), "--node-config", str(tree.config))
+
+
+@ROOT_ONLY
+def test_nothing_is_told_of_a_host_where_all_is_well(tree):
+    assert look(tree) == []
+    # Nor of one that has nothing of all this.
+    for place in ("sys", "etc", "var/log", "run", "usr"):
+        shutil.rmtree(tree.root / place)
+    assert look(tree) == []
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("fault", TREES)
+def test_faults_of_a_host(tree, fault):
+    make, what, remedy, severity = TREES[fault]
+    make(tree)
+    found = look(tree)
+    told(found, what, remedy, severity, at="this host")
+    assert len(found) == 1, found
+
+
+def test_there_are_at_least_25_faults():
+    text = open(__file__).read()
+    assert text.count("told(") - 2 + len(TREES) >= 25
+
+
+def test_nobody_examines_another_node_without_a_right(mesh):
+    """The question itself, from the mesh: refused to who brings no token, and no way to have another node asked."""
+    mesh.node("far", listen=True)
+    near = mesh.node("near", peers=["far"])
+    mesh.start()
+    with near.control() as stranger:
+        assert stranger.ask({"command": "connect", "node": "far", "service": "control"}) == "Connecting"
+        assert stranger.line() == "Receptor Control, node far"
+        for token in ({}, {"signature": "x.y.z"}):
+            answer = stranger.command({"command": "doctor", **token})
+            assert answer["Refused"]["Cause"] == "no-key" and answer["Findings"] == [] and answer["NodeID"] == "far", answer
+        with pytest.raises(harness.ControlError, match="doctor of another node over this connection is not allowed"):
+            stranger.command({"command": "doctor", "node": "near"})
+    assert mesh["far"].command({"command": "doctor"})["Findings"] == []
