@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod endpoint;
 pub(crate) mod exit;
+mod graph;
 mod group;
 mod health;
 mod install;
@@ -75,6 +76,8 @@ enum Verb {
     Traceroute(traceroute::Traceroute),
     /// Find out what is wrong with this node, with another one and with the way there
     Doctor(doctor::Doctor),
+    /// Draw the mesh: for Graphviz, Mermaid or a browser
+    Graph(graph::Graph),
     /// Connect standard input and output to a service of a node
     Connect(connect::Connect),
     /// Have the node read its configuration again
@@ -185,6 +188,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Ping(ping) => ping.run(&context()?).await,
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
         Verb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
+        Verb::Graph(graph) => graph.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Link(link) => link.run(&context()?).await,

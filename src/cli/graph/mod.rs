@@ -1,0 +1,195 @@
+//! `meshctl graph`: the mesh as a picture, of the status that a node answers. Owns the three notations, in which a name,
+//! however odd, stays a name. Where nodes stand is `layout`'s to say.
+
+pub(crate) mod layout;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::Context;
+use super::exit::{Exit, Failure};
+use super::status;
+use crate::rpc::report::node::{NodeReport, Section};
+use crate::rpc::request::Request;
+use layout::{Places, label};
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(super) struct Graph {
+    /// In the language of Graphviz, which is the default: meshctl graph | dot -Tpng >mesh.png
+    #[arg(long)]
+    dot: bool,
+    /// As a Mermaid diagram, for Markdown
+    #[arg(long)]
+    mermaid: bool,
+    /// As an SVG picture, for a browser
+    #[arg(long)]
+    svg: bool,
+}
+
+/// A mesh to be drawn.
+#[derive(Debug, Default, PartialEq)]
+struct Picture {
+    /// The node that was asked.
+    own: String,
+    nodes: BTreeSet<String>,
+    /// Both ends, the lesser name first, with the cost and whether both of them say that the link is there.
+    links: BTreeMap<(String, String), (f64, bool)>,
+}
+
+impl Graph {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        let fields =
+            [Section::NodeId, Section::Routes, Section::Costs].map(|section| section.to_string()).to_vec();
+        let answer = context.client.command(&Request::Status { fields: Some(fields) }).await?;
+        let picture = Picture::of(&status::read(&answer)?);
+        context.output.line(&match () {
+            () if self.svg => picture.svg(),
+            () if self.mermaid => picture.mermaid(),
+            () => picture.dot(),
+        })?;
+        Ok(Exit::Success)
+    }
+}
+
+impl Picture {
+    fn of(report: &NodeReport) -> Self {
+        let mut picture = Self { own: report.node_id.clone().unwrap_or_default(), ..Self::default() };
+        picture.nodes.insert(picture.own.clone());
+        picture.nodes.extend(report.routing_table.iter().flat_map(|routes| routes.keys().cloned()));
+        for (from, links) in report.known_connection_costs.iter().flatten() {
+            for (to, cost) in links {
+                picture.nodes.extend([from.clone(), to.clone()]);
+                let ends = if from < to { (from.clone(), to.clone()) } else { (to.clone(), from.clone()) };
+                let link = picture.links.entry(ends).and_modify(|link| link.1 = true);
+                link.or_insert((cost.get(), false));
+            }
+        }
+        picture
+    }
+
+    /// Each link with its cost, if it is not the usual one, and whether one end alone knows it.
+    fn links(&self) -> impl Iterator<Item = (&str, &str, Option<f64>, bool)> {
+        let usual = |cost: f64| Some(cost).filter(|cost| (cost - 1.0).abs() > f64::EPSILON);
+        self.links.iter().map(move |((a, b), (cost, both))| (a.as_str(), b.as_str(), usual(*cost), !both))
+    }
+
+    fn dot(&self) -> String {
+        let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+        let mut text = "graph mesh {\n  node [shape=box];\n".to_owned();
+        for node in &self.nodes {
+            let own = if *node == self.own { ", style=bold" } else { "" };
+            let _ = writeln!(text, "  {} [label={}{own}];", quoted(node), quoted(&label(node)));
+        }
+        for (a, b, cost, is_half) in self.links() {
+            let cost = cost.map(|cost| format!("label={cost}"));
+            let half = is_half.then(|| "style=dashed".to_owned());
+            let attributes: Vec<String> = cost.into_iter().chain(half).collect();
+            let attributes =
+                if attributes.is_empty() { String::new() } else { format!(" [{}]", attributes.join(", ")) };
+            let _ = writeln!(text, "  {} -- {}{attributes};", quoted(a), quoted(b));
+        }
+        text + "}"
+    }
+
+    fn mermaid(&self) -> String {
+        let number: BTreeMap<&str, usize> = self.nodes.iter().map(String::as_str).zip(0..).collect();
+        let escaped = |name: &str| name.replace('#', "#35;").replace('"', "#quot;").replace('<', "#lt;");
+        let mut text = "graph LR".to_owned();
+        for (name, number) in &number {
+            let _ = write!(text, "\n  n{number}[\"{}\"]", escaped(&label(name)));
+        }
+        for (a, b, cost, is_half) in self.links() {
+            let line = if is_half { "-.-" } else { "---" };
+            let cost = cost.map(|cost| format!("|{cost}|")).unwrap_or_default();
+            let _ = write!(text, "\n  n{} {line}{cost} n{}", number[a], number[b]);
+        }
+        text
+    }
+
+    fn svg(&self) -> String {
+        let ends = self.links.keys().cloned().collect();
+        let places = layout::layout(&self.nodes, &ends, &Places::new());
+        let at = |name: &str| places.get(name).map(|cell| cell.middle()).unwrap_or_default();
+        let escaped = |text: &str| {
+            text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+        };
+        let bottom = places.values().map(|cell| cell.middle().1 + 40).max().unwrap_or_default();
+        let (width, height) = (layout::WIDTH, layout::HEIGHT.max(bottom));
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"monospace\" \
+             font-size=\"10\" text-anchor=\"middle\" stroke=\"none\">"
+        );
+        for (a, b, cost, is_half) in self.links() {
+            let ((x1, y1), (x2, y2)) = (at(a), at(b));
+            let dashes = if is_half { " stroke-dasharray=\"4\"" } else { "" };
+            let _ = write!(
+                text,
+                "\n<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"#888\"{dashes}/>"
+            );
+            if let Some(cost) = cost {
+                let _ = write!(
+                    text,
+                    "\n<text x=\"{}\" y=\"{}\" fill=\"#888\">{cost}</text>",
+                    (x1 + x2) / 2,
+                    (y1 + y2) / 2
+                );
+            }
+        }
+        for node in &self.nodes {
+            let ((x, y), fill) = (at(node), if *node == self.own { "#06c" } else { "#333" });
+            let _ = write!(
+                text,
+                "\n<g><title>{}</title><circle cx=\"{x}\" cy=\"{y}\" r=\"5\" fill=\"{fill}\"/><text x=\"{x}\" y=\"{}\">{}</text></g>",
+                escaped(node),
+                y + 16,
+                escaped(&label(node))
+            );
+        }
+        text + "\n</svg>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rpc::report;
+
+    fn picture() -> Picture {
+        Picture::of(
+            &report::read(&json!({
+                "NodeID": "a",
+                "RoutingTable": {"hop": "hop", "x\"<&\\": "hop"},
+                "KnownConnectionCosts": {"a": {"hop": 1.0}, "hop": {"a": 1.0, "x\"<&\\": 2.5}}}))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn the_notations_say_the_same_and_a_name_stays_a_name() {
+        assert_eq!(
+            picture().dot(),
+            "graph mesh {\n  node [shape=box];\n  \"a\" [label=\"a\", style=bold];\n  \"hop\" [label=\"hop\"];\n  \
+             \"x\\\"<&\\\\\" [label=\"x\\\"<&\\\\\"];\n  \"a\" -- \"hop\";\n  \"hop\" -- \"x\\\"<&\\\\\" [label=2.5, style=dashed];\n}"
+        );
+        assert_eq!(
+            picture().mermaid(),
+            "graph LR\n  n0[\"a\"]\n  n1[\"hop\"]\n  n2[\"x#quot;#lt;&\\\"]\n  n0 --- n1\n  n1 -.-|2.5| n2"
+        );
+        let svg = picture().svg();
+        assert!(svg.contains("<title>x&quot;&lt;&amp;\\</title>") && svg.ends_with("</svg>"), "{svg}");
+        assert_eq!((svg.matches("<line ").count(), svg.matches("<circle ").count()), (2, 3), "{svg}");
+        assert_eq!(svg.matches("stroke-dasharray").count(), 1, "{svg}");
+    }
+
+    #[test]
+    fn a_node_alone_is_a_picture() {
+        let alone = Picture::of(&NodeReport { node_id: Some("a".to_owned()), ..NodeReport::default() });
+        assert_eq!(alone.mermaid(), "graph LR\n  n0[\"a\"]");
+        assert_eq!(alone.svg().matches("<circle ").count(), 1);
+    }
+}
