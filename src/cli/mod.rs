@@ -9,6 +9,7 @@ mod controller;
 mod demo;
 mod doctor;
 mod endpoint;
+mod events;
 pub(crate) mod exit;
 mod graph;
 mod group;
@@ -24,6 +25,7 @@ mod output;
 mod ping;
 mod reload;
 mod service;
+mod snapshot;
 mod status;
 mod table;
 mod target;
@@ -78,6 +80,8 @@ enum Verb {
     Doctor(doctor::Doctor),
     /// Draw the mesh: for Graphviz, Mermaid or a browser
     Graph(graph::Graph),
+    /// Print what changes in the mesh and on its controller, until interrupted
+    Events(events::Events),
     /// Connect standard input and output to a service of a node
     Connect(connect::Connect),
     /// Have the node read its configuration again
@@ -189,6 +193,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
         Verb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
         Verb::Graph(graph) => graph.run(&context()?).await,
+        Verb::Events(events) => events.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Link(link) => link.run(&context()?).await,

@@ -6,6 +6,7 @@
 
 pub mod controller;
 pub mod doctor;
+pub mod events;
 pub mod finding;
 pub mod link;
 pub(crate) mod names;

@@ -1,0 +1,58 @@
+//! Looks at a node again and again: its mesh, and its controller where it has one. Owns what is asked for that, and that
+//! nothing else is asked of a node that has no controller.
+
+use jiff::Timestamp;
+
+use super::status;
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, OperationCode};
+use crate::rpc::report::events::Snapshot;
+use crate::rpc::report::node::Section;
+use crate::rpc::request::Request;
+use crate::rpc::{CallError, Client};
+
+const SECTIONS: [Section; 6] =
+    [Section::NodeId, Section::Version, Section::Routes, Section::Costs, Section::Links, Section::Ending];
+/// Jobs that are looked at, the newest ones.
+const JOBS: u32 = 200;
+
+/// Somebody who looks.
+pub(super) struct Watcher<'a> {
+    client: &'a Client,
+    has_no_controller: bool,
+}
+
+impl<'a> Watcher<'a> {
+    pub(super) fn new(client: &'a Client) -> Self {
+        Self { client, has_no_controller: false }
+    }
+
+    /// How everything stands now. What a controller does not answer is missing.
+    ///
+    /// # Errors
+    /// The node does not answer.
+    pub(super) async fn look(&mut self) -> Result<Snapshot, CallError> {
+        let fields = Some(SECTIONS.map(|section| section.to_string()).to_vec());
+        let mesh = status::read(&self.client.command(&Request::Status { fields }).await?)?;
+        let mut snapshot = Snapshot { time: Timestamp::now(), mesh, ..Snapshot::default() };
+        if self.has_no_controller {
+            return Ok(snapshot);
+        }
+        let (ping, instances, jobs) = (
+            operation::ping(Nothing {}),
+            operation::list_instances(InstanceFilter::default()),
+            operation::list_jobs(JobFilter { limit: Some(JOBS), ..JobFilter::default() }),
+        );
+        match ping.ask(self.client).await {
+            Ok(answer) => snapshot.controller = Some(answer.report),
+            Err(error) => {
+                // A node that is no control node refuses every operation, and one of receptor knows none.
+                self.has_no_controller =
+                    !error.is_temporary() && error.code().is_none_or(|code| code == OperationCode::Refused);
+                return Ok(snapshot);
+            }
+        }
+        snapshot.instances = instances.ask(self.client).await.ok().and_then(|answer| answer.report.instances);
+        snapshot.jobs = jobs.ask(self.client).await.ok().map(|answer| answer.report.jobs);
+        Ok(snapshot)
+    }
+}
