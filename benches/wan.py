@@ -4,10 +4,11 @@ for --ms each way, lost with --loss, sent at --rate through --buffer ms of queue
 
     benches/wan.py --bin meshd=target/dist/meshd [--bin go=OTHER] --ms 50 --mb 100 [--backend tcp|udp|quic|ws]
                    [--loss 0.005] [--rate MBIT --buffer MS] [--tcp cubic|bbr] [--hop] [--rounds 3] [--json]
-                   [--only echo,many,bare,out,in,ping,status,fair,outage,long] [--minutes 10]
+                   [--only echo,many,thousand,bare,out,in,ping,status,fair,outage,long] [--minutes 10]
 
-Figures of each program: first echo, median echo, 50 at once; output and payload of --mb MB (MB/s); with `bare` what a
-plain TCP connection reaches over the same link, in turn with them; `ping`: mesh ping alone and beside bulk (median and
+Figures of each program: first echo, median echo, 50 at once; `thousand`: ten clients with 100 echoes each, the time of
+one; output and payload of --mb MB (MB/s); with `bare` what a plain TCP connection reaches over the same link, in turn with
+them; `ping`: mesh ping alone and beside bulk (median and
 p99); `status`: the slowest of `work status` and `work cancel` of remote units beside bulk; `fair`: the share of a plain TCP stream that runs beside the program's bulk; `outage`: 5 s without any packet in the
 middle of a job's output, and how long after it bytes come again; `long`: such an outage every 30 s for --minutes, one
 job's output after the other. What the link lost and dropped is printed at the end.
@@ -129,6 +130,15 @@ def main():
                     t = time.time(); th = [threading.Thread(target=lambda: results(s, submit(s, "exec", "echo"))) for _ in range(50)]; [x.start() for x in th]; [x.join() for x in th]
                     return (time.time() - t) * 1000
                 f["fifty_ms"] = round(med(many))
+            if "thousand" in only:
+                def hundred():
+                    for _ in range(100):
+                        results(s, submit(s, "exec", "echo"))
+
+                def thousand():
+                    t = time.time(); th = [threading.Thread(target=hundred) for _ in range(10)]; [x.start() for x in th]; [x.join() for x in th]
+                    return (time.time() - t) * 10
+                f["of_thousand_ms"] = round(med(thousand), 1)
             if "bare" in only:
                 f["bare_mbs"] = round(med(lambda: bare(link, a.mb)), 2)
             if "out" in only:
