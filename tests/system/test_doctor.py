@@ -397,7 +397,8 @@ def test_a_bad_tmp(mesh, options, what, remedy, severity):
     node = configured(mesh, {"local-only": None}, *WORK[1:])
     if "inodes" in options:
         prefix[prefix.index(PRIVATE_TMP)] = PRIVATE_TMP.replace("shift 2", "(cd /tmp && seq 595 | xargs touch) && shift 2")
-    node.prefix = prefix
+    # Where the programs were built in /tmp, the new one hides them.
+    node.program, node.prefix = shutil.copy(MESHD, mesh.dir / "meshd"), prefix
     node.start()
     node.prefix = []
     told(examine(node), what, remedy, severity)
