@@ -31,6 +31,7 @@ mod table;
 mod target;
 mod terminal;
 mod times;
+mod top;
 mod traceroute;
 mod version;
 mod wait;
@@ -82,6 +83,8 @@ enum Verb {
     Graph(graph::Graph),
     /// Print what changes in the mesh and on its controller, until interrupted
     Events(events::Events),
+    /// Show nodes, links and jobs as they are now, on a terminal
+    Top(top::Top),
     /// Connect standard input and output to a service of a node
     Connect(connect::Connect),
     /// Have the node read its configuration again
@@ -194,6 +197,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
         Verb::Graph(graph) => graph.run(&context()?).await,
         Verb::Events(events) => events.run(&context()?).await,
+        Verb::Top(top) => top.run(&context()?).await,
         Verb::Connect(connect) => connect.run(&context()?).await,
         Verb::Reload(reload) => reload.run(&context()?).await,
         Verb::Link(link) => link.run(&context()?).await,

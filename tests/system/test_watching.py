@@ -1,8 +1,15 @@
-"""`meshctl graph` and `meshctl events` on real nodes, one of which goes and comes back."""
+"""`meshctl graph`, `meshctl events` and `meshctl top` on real nodes, one of which goes and comes back."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
+import termios
 import xml.etree.ElementTree as xml
 
 import pytest
@@ -63,8 +70,13 @@ def test_nodes_and_links_that_go_and_come_and_a_gap(line, events):
     until("the loss", lambda: {"link.down", "node.lost"} <= set(kinds()))
     execution.start()
     until("the return", lambda: {"link.up", "node.seen"} <= set(kinds()))
-    control.restart()
-    until("a gap", lambda: "gap" in kinds())
+
+    def is_missed():
+        # Between two looks it goes unnoticed.
+        control.restart()
+        return "gap" in kinds()
+
+    until("a gap", is_missed)
     found = [json.loads(text) for text in events.end()]
     assert [one["seq"] for one in found] == list(range(len(found))), found
     down = next(one for one in found if one["event"] == "link.down")
@@ -79,3 +91,65 @@ def test_events_for_people(line):
     until("a line", lambda: any("node.lost execution" in text for text in events.seen()))
     lines = events.end()
     assert any("link.down execution - hop" in text for text in lines), lines
+
+
+class Screen:
+    """`meshctl top` on a terminal of its own."""
+
+    def __init__(self, node):
+        self.width = 80
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            self.resize(0)
+            os.execve(MESHCTL, [MESHCTL, "--socket", node.socket, "top"], environment())
+
+    def resize(self, terminal):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, self.width, 0, 0))
+
+    def read(self, seconds):
+        """What comes within that time; also ends with the program."""
+        read = b""
+        while select.select([self.terminal], [], [], seconds)[0]:
+            try:
+                part = os.read(self.terminal, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            read += part
+        return read
+
+    def shows(self, text):
+        """Whether a picture shows that. One of another width is drawn from the beginning."""
+        self.width = 161 - self.width
+        self.resize(self.terminal)
+        # A blank may be a move of the cursor.
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-GI-Za-z]", "", self.read(0.3).decode(errors="replace"))
+        return text in re.sub(r"(\x1b\[[0-9;]*H| )+", " ", shown)
+
+    def press(self, keys):
+        os.write(self.terminal, keys.encode())
+
+    def end(self):
+        """The exit code, and what came last."""
+        last = self.read(20)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), last
+
+
+def test_top_shows_nodes_and_links_and_leaves_the_terminal_as_it_was(line):
+    screen = Screen(line["control"])
+    until("all nodes", lambda: screen.shows("Nodes (3)"))
+    screen.press("2")
+    until("the link", lambda: screen.shows("RTT") and screen.shows("tcp 127.0.0.1:"))
+    line["execution"].stop()
+    until("what is wrong", lambda: screen.shows("Nodes (3, 1 wrong)"), 60)
+    screen.press("1")
+    until("which one", lambda: screen.shows("lost"))
+    screen.press("q")
+    code, last = screen.end()
+    assert code == 0 and b"\x1b[?1049l" in last, last
+
+
+def test_top_needs_a_terminal(line):
+    done = subprocess.run([MESHCTL, "--socket", line["control"].socket, "top"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 64 and "this needs a terminal" in done.stderr, done
