@@ -81,7 +81,7 @@ pub fn nodes(mesh: &NodeReport) -> BTreeSet<String> {
 
 /// What is otherwise in the later of two snapshots, numbered from `seq`.
 pub fn diff(before: &Snapshot, after: &Snapshot, seq: u64) -> Vec<MeshEvent> {
-    let mut told = Told { time: after.time, seq, events: Vec::new() };
+    let mut told = NewEvents { time: after.time, seq, events: Vec::new() };
     let (old, new) = (links(&before.mesh), links(&after.mesh));
     for (ends, kind) in changes(&old, &new, EventKind::LinkDown, EventKind::LinkUp) {
         told.tell(&ends.0, kind, |event| event.peer = Some(ends.1.clone()));
@@ -121,7 +121,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, seq: u64) -> Vec<MeshEvent> {
 }
 
 /// Of those in both, and of new ones. One that is missing may only be too old for the list.
-fn jobs(before: &Snapshot, after: &Snapshot, told: &mut Told) {
+fn jobs(before: &Snapshot, after: &Snapshot, told: &mut NewEvents) {
     let Some(old) = &before.jobs else { return };
     let old: BTreeMap<i64, &JobReport> = old.iter().map(|job| (job.id, job)).collect();
     let oldest = old.keys().next().copied().unwrap_or_default();
@@ -154,13 +154,13 @@ fn changes<'a, T: Ord>(
     gone.chain(new.difference(old).map(move |one| (one, came)))
 }
 
-struct Told {
+struct NewEvents {
     time: Timestamp,
     seq: u64,
     events: Vec<MeshEvent>,
 }
 
-impl Told {
+impl NewEvents {
     fn tell(&mut self, node: &str, event: EventKind, more: impl FnOnce(&mut MeshEvent)) {
         let (seq, time, node) = (self.seq, self.time, node.to_owned());
         self.seq += 1;
