@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::Registry;
 use super::jobs::CONTROLLER;
@@ -40,32 +40,16 @@ impl Timings {
             None => all.entry(work_type.into()).or_default().clone(),
         }
     }
-}
 
-/// Measures one unit, from its creation to its end.
-#[derive(Debug)]
-pub(crate) struct Stopwatch {
-    timings: Arc<Timings>,
-    created: Instant,
-    started: Option<Instant>,
-}
-
-impl Stopwatch {
-    /// A unit is made now.
-    pub(crate) fn start(timings: Arc<Timings>) -> Self {
-        Self { timings, created: Instant::now(), started: None }
-    }
-
-    /// The unit shows this state. A short job's may be its end before anybody has seen it run.
-    pub(crate) fn note(&mut self, work_type: &str, state: State) {
-        let now = Instant::now();
-        let has_run = self.started.is_some() || matches!(state, State::Running | State::Succeeded);
-        if !has_run {
+    /// A unit shows for the first time that it runs, or has ended, so long after it was received. A short job's end may come
+    /// before anybody has seen it run; one that never ran counts for nothing.
+    pub(super) fn note(&self, work_type: &str, state: State, started: Option<Duration>, now: Duration) {
+        if started.is_none() && !matches!(state, State::Running | State::Succeeded) {
             return;
         }
-        let times = self.timings.of(work_type);
-        let started = *self.started.get_or_insert_with(|| {
-            times.start.note(now - self.created);
+        let times = self.of(work_type);
+        let started = started.unwrap_or_else(|| {
+            times.start.note(now);
             now
         });
         match state {
@@ -82,7 +66,7 @@ impl Stopwatch {
 pub struct WorkFigures {
     /// Units that there are.
     pub units: BTreeMap<(String, State), u64>,
-    /// From the creation of a unit to the start of its command.
+    /// From the reception of a unit to the start of its command.
     pub start: BTreeMap<String, Lengths>,
     /// From there to its end, by the final state.
     pub run: BTreeMap<(String, State), Lengths>,
@@ -135,29 +119,20 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn count(lengths: Lengths) -> (u64, f64) {
         (lengths.counts.iter().sum(), lengths.seconds)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_unit_counts_once_when_it_starts_and_once_when_it_ends() {
-        let timings = Arc::new(Timings::default());
-        let mut unit = Stopwatch::start(timings.clone());
-        unit.note("t", State::Pending);
-        tokio::time::advance(Duration::from_secs(2)).await;
-        unit.note("t", State::Running);
-        unit.note("t", State::Running);
-        tokio::time::advance(Duration::from_secs(3)).await;
-        unit.note("t", State::Failed);
+    #[test]
+    fn a_unit_counts_once_when_it_starts_and_once_when_it_ends() {
+        let (timings, at) = (Timings::default(), Duration::from_secs);
+        timings.note("t", State::Running, None, at(2));
+        timings.note("t", State::Failed, Some(at(2)), at(5));
         // One that never ran, and one whose run nobody saw.
-        Stopwatch::start(timings.clone()).note("t", State::Canceled);
-        let mut short = Stopwatch::start(timings.clone());
-        tokio::time::advance(Duration::from_secs(1)).await;
-        short.note("t", State::Succeeded);
+        timings.note("t", State::Canceled, None, at(1));
+        timings.note("t", State::Succeeded, None, at(1));
         let times = timings.of("t");
         assert_eq!(count(times.start.lengths()), (2, 3.0));
         assert_eq!(count(times.failed.lengths()), (1, 3.0));

@@ -44,13 +44,13 @@ impl ResultStream {
             let end = self.end();
             let limit = end.map_or(u64::MAX, |end| end.saturating_sub(self.position));
             if limit == 0 {
-                self.unit.steps.note(UnitStep::Told);
+                self.unit.note_step(UnitStep::Told);
                 return Ok(None);
             }
             let chunk = self.read(limit).await?;
             if !chunk.is_empty() {
                 if self.position == 0 {
-                    self.unit.steps.note(UnitStep::FirstByte);
+                    self.unit.note_step(UnitStep::FirstByte);
                 }
                 self.position += chunk.len() as u64;
                 return Ok(Some(chunk));

@@ -23,13 +23,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use self::disclaimed::Disclaimed;
 use self::id_locks::{IdLock, IdLocks};
 use self::quota::Accounts;
 use self::released::Released;
 use self::steps::KeptSteps;
-use super::figures::{Stopwatch, Timings};
+use super::figures::Timings;
 use super::status::Status;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
@@ -52,8 +53,7 @@ pub(crate) struct Units {
     withdrawn: Released,
     disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
-    pub(crate) step_times: KeptSteps,
-    timings: Arc<Timings>,
+    step_times: KeptSteps,
 }
 
 /// Why a unit was not made.
@@ -87,7 +87,6 @@ impl Units {
             withdrawn: Released::new(),
             accounts: Arc::default(),
             step_times: KeptSteps::default(),
-            timings: Arc::default(),
         })
     }
 
@@ -103,7 +102,7 @@ impl Units {
 
     /// How long they wait and run.
     pub(crate) fn timings(&self) -> &Timings {
-        &self.timings
+        &self.step_times.timings
     }
 
     /// How many there are.
@@ -238,11 +237,12 @@ impl Units {
         self.id_locks.lock(id).await
     }
 
-    /// Makes a unit, durably, under an ID that was chosen for it or a new one.
+    /// Makes a unit, which was asked for at that time, durably, under an ID that was chosen for it or a new one.
     pub(crate) async fn create(
         &self,
         chosen: Option<UnitId>,
         status: Status,
+        received: Instant,
     ) -> Result<Arc<Entry>, CreateError> {
         let charge = match status.submitter {
             Some(submitter) => self.accounts.admit(submitter).map_err(CreateError::Exceeded)?,
@@ -259,7 +259,7 @@ impl Units {
         self.store.create(&id, &status).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         entry.set_charge(charge);
-        entry.measure(Stopwatch::start(self.timings.clone()));
+        entry.set_steps(self.step_times.begin(received));
         self.by_id.write().insert(id, entry.clone());
         Ok(entry)
     }

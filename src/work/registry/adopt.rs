@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio::time::Instant;
+
 use super::{Registry, detached};
 use crate::rpc::OutputBound;
 use crate::rpc::request::AdoptRequest;
@@ -78,7 +80,7 @@ impl Registry {
         let mut status = Status::new(REMOTE, Extra::Remote(Box::new(remote)));
         status.life = Life::read(State::Pending, ADOPTING.into(), 0);
         (status.submitter, status.max_stdout) = (Some(submitter), max_stdout);
-        let entry = self.create(Some(id.clone()), status).await?;
+        let entry = self.create(Some(id.clone()), status, Instant::now()).await?;
         self.remotes.resume(&entry).await;
         Ok(id)
     }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Outcome, Registry};
 use crate::rpc::OutputBound;
 use crate::rpc::request::SubmitRequest;
@@ -23,6 +25,7 @@ impl Registry {
         chosen: Option<UnitId>,
         job: Option<JobExtra>,
         max_stdout: Option<Box<OutputBound>>,
+        received: Instant,
     ) -> Result<(Arc<Entry>, bool), WorkError> {
         let here = self.is_here(&request);
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
@@ -55,7 +58,7 @@ impl Registry {
         };
         (status.submitter, status.asked, status.max_stdout) = (Some(submitter), Some(asked), max_stdout);
         status.life.apply(&Event::PayloadAwaited);
-        Ok((self.create(chosen, status).await?, false))
+        Ok((self.create(chosen, status, received).await?, false))
     }
 
     /// The unit that a submission repeats, if its payload is there. One without is deleted to be made again; a unit that
@@ -98,14 +101,15 @@ impl Registry {
         }
     }
 
-    /// Makes a unit, under an ID that was chosen for it or a new one.
+    /// Makes a unit, which was asked for at that time, under an ID that was chosen for it or a new one.
     pub(super) async fn create(
         &self,
         chosen: Option<UnitId>,
         status: Status,
+        received: Instant,
     ) -> Result<Arc<Entry>, WorkError> {
         let submitter = status.submitter;
-        match self.units.create(chosen, status).await {
+        match self.units.create(chosen, status, received).await {
             Ok(entry) => Ok(entry),
             Err(CreateError::Failed(error)) => Err(error),
             Err(CreateError::Exceeded(exceeded)) => Err(self.exceeded(exceeded, submitter).await),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::submit::Submission;
 use super::{Registry, detached};
@@ -184,7 +185,7 @@ impl Registry {
         status.life.apply(&Event::PayloadComplete);
         status.submitter = Some(Submitter::Operator);
         let this = self.clone();
-        let entry = detached(async move { this.create(None, status).await }).await?;
+        let entry = detached(async move { this.create(None, status, Instant::now()).await }).await?;
         Ok(JobUnit::new(entry, self.units.store().clone()))
     }
 
@@ -239,7 +240,7 @@ impl Registry {
         let mut status = self.job_status(extra);
         status.submitter = Some(Submitter::Operator);
         status.life.apply(&Event::PayloadAwaited);
-        self.create(None, status).await
+        self.create(None, status, Instant::now()).await
     }
 
     /// Makes durable that the node of a child has accepted it, and deletes its payload, which nobody reads any more: a child

@@ -238,7 +238,7 @@ impl Registry {
     pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
         let entry = self.units.find(id)?;
         if entry.status().life.state.is_final() {
-            entry.steps.note(UnitStep::Told);
+            entry.note_step(UnitStep::Told);
         }
         Ok(self.status_of(&entry).await)
     }
@@ -363,7 +363,7 @@ impl Registry {
     /// The unit as clients see it; what runs is as large as its file.
     pub(super) fn report(&self, entry: &Entry) -> UnitReport {
         let status = entry.status();
-        let times = entry.steps.all(self.units.node_id());
+        let times = entry.step_times(self.units.node_id());
         UnitReport { stdout_size: stdout_size(entry, &status), times, ..status.report(self.knows(&status)) }
     }
 

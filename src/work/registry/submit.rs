@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use aws_lc_rs::digest;
+use tokio::time::Instant;
 
 use super::{Registry, detached};
 use crate::duration;
@@ -109,10 +109,8 @@ impl Registry {
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
         let (job, intake) = self.intake(&request, &caller).await?.unzip();
         let (entry, is_whole) =
-            detached(self.clone().unit_for(request, caller.submitter(), chosen, job, max_stdout)).await?;
-        if !is_whole {
-            self.units.step_times.begin(&entry.steps, received);
-        }
+            detached(self.clone().unit_for(request, caller.submitter(), chosen, job, max_stdout, received))
+                .await?;
         let signed = signed.map(SignedPayload::new);
         Ok(Submission::new(self.clone(), entry, is_whole, signed, intake.filter(|_| !is_whole)))
     }
@@ -277,7 +275,7 @@ impl Submission {
             return answer_again(&self.entry.status());
         }
         self.done = true;
-        self.entry.steps.note(UnitStep::Durable);
+        self.entry.note_step(UnitStep::Durable);
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         if let Some(intake) = self.intake.take() {
             return detached(async move { registry.start_job(&entry, intake).await }).await;

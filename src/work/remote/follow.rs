@@ -217,7 +217,7 @@ impl Remotes {
     /// Shows the unit's state there; says whether that is its end.
     async fn report_here(&self, entry: &Arc<Entry>, mut report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
-        entry.steps.hear(std::mem::take(&mut report.times));
+        entry.hear_steps(std::mem::take(&mut report.times));
         let how = if end { Durability::Durable } else { Durability::Deferred };
         let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();

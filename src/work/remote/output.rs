@@ -105,7 +105,7 @@ impl Remotes {
     ) -> Result<bool, StepError> {
         let status = entry.status();
         if output.length == 0 {
-            entry.steps.note(UnitStep::FirstByte);
+            entry.note_step(UnitStep::FirstByte);
         }
         let Some(bound) = &status.max_stdout else {
             return output.append(self, bytes).await.map(|()| true);

@@ -72,7 +72,7 @@ impl Remotes {
             entry.save(store).await?;
             link.set_half_there(false);
             writer.shutdown().await?;
-            entry.steps.note(UnitStep::Sent);
+            entry.note_step(UnitStep::Sent);
             Ok::<_, StepError>(())
         };
         let mut answer = pin!(async {

@@ -89,7 +89,7 @@ impl Remotes {
     /// The other node has all of it, durably.
     pub(super) async fn note_accepted(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         entry.link().note_contact();
-        entry.steps.note(UnitStep::Accepted);
+        entry.note_step(UnitStep::Accepted);
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 

@@ -13,9 +13,9 @@ use super::farewell::Farewell;
 use super::quota::{Charge, Exceeded};
 use super::steps::Steps;
 use super::writer::Writer;
-use crate::rpc::report::unit::UnitStep;
+use crate::rpc::report::unit::{StepTimes, UnitStep};
+use crate::wire::NodeId;
 use crate::work::WorkError;
-use crate::work::figures::Stopwatch;
 use crate::work::remote::Link;
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, Store, UnitDir};
@@ -26,11 +26,8 @@ use crate::work::unit::{Event, State, UnitId, job_of};
 pub(crate) struct Entry {
     pub(crate) id: UnitId,
     pub(crate) dir: UnitDir,
-    pub(crate) steps: Steps,
     /// A plain lock, for reading and replacing alone.
     shown: Mutex<Shown>,
-    /// Its part of its caller's quota, until it is deleted.
-    charge: Mutex<Option<Box<Charge>>>,
     /// Made by the first cancel of a client.
     farewell: OnceLock<Box<Farewell>>,
 }
@@ -69,8 +66,9 @@ impl Drop for CancelInProgress {
 struct Shown {
     status: Arc<Status>,
     live: Hold,
-    /// Measures it until it ends, if this process has made it.
-    stopwatch: Option<Box<Stopwatch>>,
+    steps: Steps,
+    /// Its part of its caller's quota, until it is deleted.
+    charge: Option<Box<Charge>>,
     /// The furthest state that a power loss would leave.
     durable: State,
     /// The status is not on disk as it is shown, and has to be.
@@ -179,7 +177,8 @@ impl Entry {
         let shown = Shown {
             status,
             live,
-            stopwatch: None,
+            steps: Steps::default(),
+            charge: None,
             durable,
             is_unsaved: false,
             has_saver: false,
@@ -187,24 +186,33 @@ impl Entry {
             is_repeated: false,
             is_discarded: false,
         };
-        Arc::new(Self {
-            id,
-            dir,
-            steps: Steps::default(),
-            shown: Mutex::new(shown),
-            charge: Mutex::default(),
-            farewell: OnceLock::new(),
-        })
+        Arc::new(Self { id, dir, shown: Mutex::new(shown), farewell: OnceLock::new() })
     }
 
-    /// Has the unit measured, which was just made.
-    pub(super) fn measure(&self, stopwatch: Stopwatch) {
-        self.shown.lock().stopwatch = Some(Box::new(stopwatch));
+    /// Has the steps of the unit noted, which was just made.
+    pub(super) fn set_steps(&self, steps: Steps) {
+        self.shown.lock().steps = steps;
+    }
+
+    /// The unit takes a step, unless it has taken it before.
+    pub(crate) fn note_step(&self, step: UnitStep) {
+        self.shown.lock().steps.note(step);
+    }
+
+    /// Keeps what the node that runs the unit tells of its steps.
+    pub(crate) fn hear_steps(&self, there: Vec<StepTimes>) {
+        self.shown.lock().steps.hear(there);
+    }
+
+    /// When it took its steps, here and on the node that runs it.
+    pub(crate) fn step_times(&self, own: &NodeId) -> Vec<StepTimes> {
+        self.shown.lock().steps.all(own)
     }
 
     /// Gives the unit its part of a quota, if its caller has one.
     pub(super) fn set_charge(&self, charge: Option<Charge>) {
-        *self.charge.lock() = charge.map(Box::new);
+        // The former one goes without the lock.
+        let _former = std::mem::replace(&mut self.shown.lock().charge, charge.map(Box::new));
     }
 
     /// Counts more payload against its caller's quota.
@@ -212,7 +220,7 @@ impl Entry {
     /// # Errors
     /// The bound that is met.
     pub(crate) fn charge_payload(&self, bytes: u64) -> Result<(), Exceeded> {
-        self.charge.lock().as_mut().map_or(Ok(()), |charge| charge.add_payload(bytes))
+        self.shown.lock().charge.as_mut().map_or(Ok(()), |charge| charge.add_payload(bytes))
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
@@ -243,7 +251,7 @@ impl Entry {
 
     /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
     pub(crate) fn show(&self, status: Status) {
-        let news = self.shown.lock().show(status, &self.steps);
+        let news = self.shown.lock().show(status);
         self.tell(news);
     }
 
@@ -251,7 +259,7 @@ impl Entry {
     pub(crate) fn show_unsaved(&self, status: Status) -> bool {
         let mut shown = self.shown.lock();
         shown.is_unsaved = true;
-        let news = shown.show(status, &self.steps);
+        let news = shown.show(status);
         let needs_saver = !std::mem::replace(&mut shown.has_saver, true);
         drop(shown);
         self.tell(news);
@@ -262,7 +270,7 @@ impl Entry {
     pub(crate) fn show_saved(&self, status: Status) {
         let mut shown = self.shown.lock();
         (shown.durable, shown.is_unsaved) = (status.life.state, false);
-        let news = shown.show(status, &self.steps);
+        let news = shown.show(status);
         drop(shown);
         self.tell(news);
     }
@@ -336,7 +344,7 @@ impl Entry {
         let mut status = Status::clone(&shown.status);
         if status.life.apply(&Event::CancelledLocally) {
             // A unit that is deleted is no news.
-            let _deleted = shown.show(status, &self.steps);
+            let _deleted = shown.show(status);
         }
     }
 
@@ -383,20 +391,10 @@ impl Entry {
 
 impl Shown {
     /// Returns the status if the unit has started or ended.
-    fn show(&mut self, status: Status, steps: &Steps) -> Option<Arc<Status>> {
+    fn show(&mut self, status: Status) -> Option<Arc<Status>> {
         let before = std::mem::replace(&mut self.status, Arc::new(status)).life.state;
         let state = self.status.life.state;
-        match state {
-            State::Pending => {}
-            State::Running => steps.note(UnitStep::Started),
-            State::Succeeded | State::Failed | State::Canceled => steps.note(UnitStep::Ended),
-        }
-        if let Some(stopwatch) = &mut self.stopwatch {
-            stopwatch.note(&self.status.work_type, state);
-        }
-        if state.is_final() {
-            self.stopwatch = None;
-        }
+        self.steps.show(&self.status.work_type, state);
         if let Some(live) = self.live.get() {
             live.changes.send_replace(self.status.clone());
             if state.is_final() {
