@@ -1,5 +1,6 @@
 """What a job of the real ansible-runner leaves on its node: nothing, however it ends, but what it put into the background."""
 
+import fnmatch
 import json
 import os
 import pathlib
@@ -75,8 +76,10 @@ def nothing_is_left(nodes, unit, since):
 
 def files(nodes, unit):
     """Whatever of the unit's private data is on the node: a directory of its name, also an empty one."""
-    roots = (nodes.runs, nodes.dir)
-    return [path for root in roots for path in root.rglob(f"meshd_{unit}")]
+    # Directories go while one looks, which ends a walk of pathlib.
+    walks = (os.walk(root) for root in (nodes.runs, nodes.dir))
+    names = (os.path.join(above, name) for walk in walks for above, below, inside in walk for name in below + inside)
+    return [name for name in names if fnmatch.fnmatchcase(os.path.basename(name), f"meshd_{unit}")]
 
 
 def test_a_killed_runner_leaves_neither_playbook_nor_passwords(nodes, tmp_path):
