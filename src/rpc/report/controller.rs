@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -15,7 +16,7 @@ macro_rules! reports {
     ($($(#[$doc:meta])* struct $type:ident { $($(#[$about:meta])* $key:ident: $value:ty,)* })*) => {
         $(
             $(#[$doc])*
-            #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+            #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
             #[serde(default)]
             pub struct $type {
                 $($(#[$about])* pub $key: $value,)*
@@ -151,6 +152,7 @@ reports! {
         unit: Option<String>,
         attempts: Vec<AttemptReport>,
         #[serde(with = "in_order")]
+        #[schemars(with = "BTreeMap<String, HostStats>")]
         host_stats: Vec<(String, HostStats)>,
         host_counts: Option<HostCounts>,
         depends_on: Vec<i64>,
@@ -389,7 +391,7 @@ reports! {
 }
 
 /// The counters of one host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HostStats {
     pub ok: u64,
@@ -402,7 +404,7 @@ pub struct HostStats {
 }
 
 /// Nodes that could become instances: how many, or which.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Candidates {
     Count(u64),

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A name that is known here, or another one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Lenient<T> {
     /// One of ours.
@@ -44,7 +45,8 @@ macro_rules! names {
     ($(#[$doc:meta])* enum $type:ident { $($(#[$about:meta])* $value:ident = $name:literal,)* }) => {
         $(#[$doc])*
         #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
+            serde::Serialize, serde::Deserialize, schemars::JsonSchema,
         )]
         pub enum $type {
             $($(#[$about])* #[serde(rename = $name)] $value,)*

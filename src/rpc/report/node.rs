@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -55,7 +56,7 @@ impl Section {
 }
 
 /// Sections of what a node knows.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,9 +73,11 @@ pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routing_table: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
     pub advertisements: Option<Vec<Arc<Advertisement>>>,
     /// Cost of every link, by its two ends.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<BTreeMap<String, BTreeMap<String, f64>>>")]
     pub known_connection_costs: Option<BTreeMap<String, BTreeMap<String, Cost>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
@@ -94,7 +97,7 @@ pub struct NodeReport {
 }
 
 /// A certificate of the node that has expired, or does so within 30 days.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct EndingCertificate {
     pub file: PathBuf,
@@ -102,16 +105,17 @@ pub struct EndingCertificate {
 }
 
 /// A neighbour.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct Connection {
     #[serde(rename = "NodeID")]
     pub node_id: String,
+    #[schemars(with = "f64")]
     pub cost: Cost,
 }
 
 /// A peer that the node dials, whether or not a link stands.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeerReport {
     /// What carries the link, and where it leads.
@@ -136,7 +140,7 @@ names! {
 }
 
 /// What probes are told: numbers, and no name but the node's own.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HealthReport {
     pub status: Lenient<HealthState>,
@@ -156,7 +160,7 @@ impl HealthReport {
 }
 
 /// One session with a neighbour, as it stands.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LinkReport {
     #[serde(rename = "NodeID")]
@@ -164,6 +168,7 @@ pub struct LinkReport {
     pub session: u64,
     pub transport: String,
     pub address: String,
+    #[schemars(with = "Option<f64>")]
     pub cost: Option<Cost>,
     /// The neighbour answers our probes: its silence is noticed within seconds.
     pub probed: bool,
