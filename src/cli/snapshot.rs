@@ -10,8 +10,15 @@ use crate::rpc::report::node::Section;
 use crate::rpc::request::Request;
 use crate::rpc::{CallError, Client};
 
-const SECTIONS: [Section; 6] =
-    [Section::NodeId, Section::Version, Section::Routes, Section::Costs, Section::Links, Section::Ending];
+const SECTIONS: [Section; 7] = [
+    Section::NodeId,
+    Section::Version,
+    Section::Routes,
+    Section::Costs,
+    Section::Links,
+    Section::Reload,
+    Section::Ending,
+];
 /// Jobs that are looked at, the newest ones.
 const JOBS: u32 = 200;
 

@@ -1,5 +1,6 @@
-//! Whether a node does its work: the phase that the daemon is in, and whether the controller reaches its store. Probes ask
-//! often, and strangers may ask as often as they like: the controller is asked once in a while, and never waited for long.
+//! Whether a node does its work: the phase that the daemon is in, its latest reload, and whether the controller reaches its
+//! store. Probes ask often, and strangers may ask as often as they like: the controller is asked once in a while, and never
+//! waited for long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::Operations;
 use crate::counters::ControllerCounters;
 use crate::rpc::operation::{Answer, Nothing, Operation};
 use crate::rpc::report::controller::{ControllerReport, StoreReport};
-use crate::rpc::report::node::HealthState;
+use crate::rpc::report::node::{HealthState, ReloadReport};
 
 /// How long an answer of the controller is good.
 const FRESH: Duration = Duration::from_secs(1);
@@ -25,13 +26,14 @@ pub(crate) struct Life {
     began: Instant,
     since: Timestamp,
     phase: Arc<Mutex<HealthState>>,
+    last_reload: Arc<Mutex<Option<ReloadReport>>>,
 }
 
 impl Life {
     /// It begins now.
     pub(crate) fn begin() -> Self {
         let phase = Arc::new(Mutex::new(HealthState::Starting));
-        Self { began: Instant::now(), since: Timestamp::now(), phase }
+        Self { began: Instant::now(), since: Timestamp::now(), phase, last_reload: Arc::default() }
     }
 
     /// It is in this phase from now on.
@@ -41,6 +43,15 @@ impl Life {
 
     pub(super) fn phase(&self) -> HealthState {
         *self.phase.lock()
+    }
+
+    /// A reload has just ended.
+    pub(crate) fn note_reload(&self, success: bool) {
+        *self.last_reload.lock() = Some(ReloadReport { time: Timestamp::now(), success });
+    }
+
+    pub(super) fn last_reload(&self) -> Option<ReloadReport> {
+        *self.last_reload.lock()
     }
 
     /// How long it has lasted.

@@ -86,6 +86,7 @@ impl Observer {
                 Section::Tables => report.tables = Some(mesh.tables),
                 Section::Peers => report.peers = Some(self.peers(&mesh)),
                 Section::Health => report.health = Some(self.health().await),
+                Section::Reload => report.last_reload = self.life.last_reload(),
                 Section::Ending => report.certificates_ending = Some(self.ending()),
                 Section::Links => {
                     let links = self.node.links().await;

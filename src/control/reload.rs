@@ -10,9 +10,6 @@ use super::Context;
 pub(crate) trait Reload: Send + Sync + 'static {
     /// Reads the configuration again and applies it; nothing changes if it fails.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>>;
-
-    /// Whether the last attempt to follow the configuration succeeded; the start is one.
-    fn has_followed(&self) -> bool;
 }
 
 /// Why the configuration stays as it was. Clients distinguish the two by the number behind the text.

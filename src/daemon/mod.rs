@@ -175,7 +175,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let reloader = Reloader::new(log.clone(), config, sources, &warnings, controller.clone());
+    let reloader = Reloader::new(log.clone(), life.clone(), config, sources, &warnings, controller.clone());
     let link_tests =
         LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
     let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Mutex;
@@ -17,7 +16,7 @@ use super::controller::Controller;
 use super::watch::Followed;
 use super::{systemd, wiring};
 use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
-use crate::control::{LogLevels, Reload, ReloadError};
+use crate::control::{Life, LogLevels, Reload, ReloadError};
 use crate::stream;
 use crate::telemetry::{Log, LogLevel};
 use crate::tls::{ProfileSet, Profiles};
@@ -28,8 +27,8 @@ use crate::work::{self, Registry};
 pub(super) struct Reloader {
     me: Weak<Self>,
     log: Log,
+    life: Life,
     controller: Option<Controller>,
-    has_failed: AtomicBool,
     state: Mutex<Applied>,
 }
 
@@ -46,6 +45,7 @@ impl Reloader {
     /// A node of which no component runs yet.
     pub(super) fn new(
         log: Log,
+        life: Life,
         config: Config,
         sources: Sources,
         warnings: &[Warning],
@@ -53,13 +53,7 @@ impl Reloader {
     ) -> Arc<Self> {
         let warned = warnings.iter().map(Warning::to_string).collect();
         let state = Mutex::new(Applied { config, sources, warned, components: None });
-        Arc::new_cyclic(|me| Self {
-            me: me.clone(),
-            log,
-            controller,
-            has_failed: AtomicBool::default(),
-            state,
-        })
+        Arc::new_cyclic(|me| Self { me: me.clone(), log, life, controller, state })
     }
 
     /// Starts the configuration's components. A reload that is asked for meanwhile waits.
@@ -90,7 +84,7 @@ impl Reloader {
         let mut state = self.state.lock().await;
         systemd::reloading();
         let outcome = self.change(&mut state).await;
-        self.has_failed.store(outcome.is_err(), Ordering::Relaxed);
+        self.life.note_reload(outcome.is_ok());
         systemd::reloaded(&outcome);
         outcome
     }
@@ -242,10 +236,6 @@ impl Reload for Reloader {
             let reload = tokio::spawn(async move { me.follow_sources().await });
             reload.await.unwrap_or_else(|error| Err(ReloadError::Invalid(format!("reload failed: {error}"))))
         })
-    }
-
-    fn has_followed(&self) -> bool {
-        !self.has_failed.load(Ordering::Relaxed)
     }
 }
 

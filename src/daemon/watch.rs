@@ -137,10 +137,6 @@ mod tests {
             self.0.send(()).unwrap();
             Box::pin(async { Ok(()) })
         }
-
-        fn has_followed(&self) -> bool {
-            true
-        }
     }
 
     async fn once(reloads: &mut mpsc::UnboundedReceiver<()>) {

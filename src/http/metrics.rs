@@ -27,7 +27,6 @@ struct Told {
     report: NodeReport,
     queues: Queues,
     certificates: Vec<(&'static str, String, Timestamp)>,
-    has_followed: bool,
     work: WorkFigures,
     controller: Option<(ControllerReport, Option<ControllerCounters>)>,
     since: Timestamp,
@@ -35,13 +34,19 @@ struct Told {
 
 /// One scrape.
 pub(super) async fn page(context: &Context) -> String {
-    let sections = [Section::Version, Section::Counters, Section::Tables, Section::Links, Section::Peers];
+    let sections = [
+        Section::Version,
+        Section::Counters,
+        Section::Tables,
+        Section::Links,
+        Section::Peers,
+        Section::Reload,
+    ];
     let observer = &context.observer;
     text(&Told {
         report: observer.report(&sections).await,
         queues: context.node.queues(),
         certificates: context.tls.ends(),
-        has_followed: context.reload.has_followed(),
         work: observer.work.figures().await,
         controller: observer.controller().await,
         since: observer.life.since(),
@@ -190,9 +195,9 @@ fn kinds(report: impl Serialize) -> Vec<(String, u64)> {
 }
 
 fn trust(page: &mut Exposition, told: &Told) {
-    let followed = u8::from(told.has_followed);
+    let success = told.report.last_reload.is_none_or(|reload| reload.success);
     page.gauge("meshd_config_last_reload_successful", "Whether the configuration in the files is in force.")
-        .put(&[], followed);
+        .put(&[], u8::from(success));
     let help = "When a certificate of this node expires, in seconds since 1970.";
     let mut family = page.gauge("meshd_certificate_not_after_seconds", help);
     for (directive, profile, end) in &told.certificates {
@@ -391,7 +396,7 @@ mod tests {
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(series.len(), 20_000);
         assert!(text.len() < 20_000 * 1500, "{} bytes", text.len());
-        assert!(series.contains(&"meshd_config_last_reload_successful 0"));
+        assert!(series.contains(&"meshd_config_last_reload_successful 1"));
         let left_out = series.last().unwrap().strip_prefix("meshd_series_left_out ").unwrap();
         assert!(left_out.parse::<u64>().unwrap() > 100_000, "{left_out}");
     }

@@ -85,6 +85,21 @@ def test_nodes_and_links_that_go_and_come_and_a_gap(line, events):
     assert gap["from"] < gap["to"] == gap["time"], gap
 
 
+def test_reloads(line, events):
+    control = line["control"]
+    reloads = lambda: [one["to"] for text in events.seen() if (one := json.loads(text))["event"] == "reload"]  # noqa: E731
+    assert "LastReload" not in control.status() and control.command({"command": "status", "requested_fields": ["LastReload"]}) == {}
+    good = control.config.read_text()
+    control.config.write_text("- nonsense: 1\n")
+    assert control.command("reload")["Success"] is False
+    until("the failure", lambda: reloads() == ["failed"])
+    control.config.write_text(good)
+    assert control.command("reload")["Success"] is True
+    until("the success", lambda: reloads() == ["failed", "successful"])
+    assert control.command({"command": "status", "requested_fields": ["LastReload"]})["LastReload"]["Success"] is True
+    assert "LastReload" not in control.status()
+
+
 def test_events_for_people(line):
     events = Events(line["control"])
     line["execution"].stop()

@@ -46,10 +46,6 @@ impl Reload for Scripted {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
         Box::pin(async { self.result.clone() })
     }
-
-    fn has_followed(&self) -> bool {
-        self.result.is_ok()
-    }
 }
 
 /// Finds nothing wrong.

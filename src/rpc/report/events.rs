@@ -27,6 +27,8 @@ names! {
         OwnerTakeover = "owner.takeover",
         StoreUp = "store.up",
         StoreDown = "store.down",
+        /// The node has read its configuration again, or has failed to.
+        Reload = "reload",
         /// A certificate of the node has expired, or does so within 30 days.
         CertExpires = "cert.expires",
         /// Nothing was seen for a while: what came and went within it is not told.
@@ -92,6 +94,11 @@ pub fn diff(before: &Snapshot, after: &Snapshot, seq: u64) -> Vec<MeshEvent> {
         told.tell(node, kind, |_| ());
     }
     let own = after.mesh.node_id.clone().unwrap_or_default();
+    if let Some(reload) = after.mesh.last_reload.filter(|_| after.mesh.last_reload != before.mesh.last_reload)
+    {
+        let outcome = if reload.success { "successful" } else { "failed" };
+        told.tell(&own, EventKind::Reload, |event| event.to = Some(outcome.to_owned()));
+    }
     let ending = |snapshot: &Snapshot| -> BTreeMap<String, Timestamp> {
         let all = snapshot.mesh.certificates_ending.iter().flatten();
         all.map(|one| (one.file.display().to_string(), one.not_after)).collect()
@@ -275,6 +282,28 @@ mod tests {
         assert_eq!(events, Vec::<serde_json::Value>::new());
         let first = Snapshot::default();
         assert!(diff(&Snapshot { mesh: snapshot(1).mesh, ..first }, &snapshot(2), 0).is_empty());
+    }
+
+    #[test]
+    fn each_reload_is_told_once_and_a_new_start_is_none() {
+        let reloaded = |second: i64, at: &str, success: bool| {
+            let mut snapshot = snapshot(second);
+            snapshot.mesh.last_reload = Some(read(&json!({"Time": at, "Success": success})).unwrap());
+            snapshot
+        };
+        let outcomes = |before: &Snapshot, after: &Snapshot| -> Vec<_> {
+            let events = diff(before, after, 0).into_iter();
+            events.map(|event| (event.node, event.event, event.to.unwrap_or_default())).collect()
+        };
+        let told = |outcome: &str| vec![("a".to_owned(), EventKind::Reload, outcome.to_owned())];
+        let failed = reloaded(2, "2026-11-26T12:00:00Z", false);
+        let again = reloaded(3, "2026-11-26T12:00:00.5Z", false);
+        let followed = reloaded(4, "2026-11-26T12:00:01Z", true);
+        assert_eq!(outcomes(&snapshot(1), &failed), told("failed"));
+        assert_eq!(outcomes(&failed, &failed), []);
+        assert_eq!(outcomes(&failed, &again), told("failed"));
+        assert_eq!(outcomes(&again, &followed), told("successful"));
+        assert_eq!(outcomes(&followed, &snapshot(5)), []);
     }
 
     #[test]

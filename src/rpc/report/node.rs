@@ -36,6 +36,7 @@ names! {
         Links = "Links",
         Peers = "Peers",
         Health = "Health",
+        Reload = "LastReload",
         /// Comes with the usual ones where there is something to tell.
         Ending = "CertificatesEnding",
     }
@@ -89,6 +90,9 @@ pub struct NodeReport {
     pub peers: Option<Vec<PeerReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthReport>,
+    /// `None` if there was none since the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_reload: Option<ReloadReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates_ending: Option<Vec<EndingCertificate>>,
     /// What a node of another age or make says besides.
@@ -102,6 +106,14 @@ pub struct NodeReport {
 pub struct EndingCertificate {
     pub file: PathBuf,
     pub not_after: Timestamp,
+}
+
+/// A reload of the configuration. One that failed changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ReloadReport {
+    pub time: Timestamp,
+    pub success: bool,
 }
 
 /// A neighbour.
