@@ -174,6 +174,8 @@ pub struct ControllerCounters {
     pub fenced: u64,
     /// Units that seem to belong to no job.
     pub orphans: u64,
+    /// Bytes that the payloads of jobs take on this node's disk.
+    pub payload_bytes: u64,
 }
 
 #[cfg(test)]

@@ -275,6 +275,8 @@ fn controller(page: &mut Exposition, figures: &ControllerCounters) {
         page.counter(name, help).put(&[], value);
     }
     page.gauge("meshd_controller_orphans", "Units that seem to belong to no job.").put(&[], figures.orphans);
+    page.gauge("meshd_controller_payload_bytes", "Bytes of payload that this node keeps of jobs.")
+        .put(&[], figures.payload_bytes);
 }
 
 /// Numbers of the whole: none of them while the store is away.

@@ -39,7 +39,7 @@ def change(node, name, settings):
 @needs_promtool
 def test_a_scrape_tells_of_links_work_and_the_controller(mesh, tmp_path):
     metrics, port = directive()
-    settings = {"discovery": "enabled", "heartbeat": "200ms", "rundir": str(tmp_path), "poll": "200ms"}
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "rundir": str(tmp_path), "poll": "200ms", "payloadretention": "5s"}
     control = mesh.node("control", listen=True, work=WORK, extra=[metrics, {"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
@@ -65,6 +65,9 @@ def test_a_scrape_tells_of_links_work_and_the_controller(mesh, tmp_path):
     assert value(text, "meshd_controller_store_seconds_count", op="write") > 0
     assert value(text, "meshd_controller_events_total") == 3
     assert value(text, "meshd_controller_output_bytes") > 0
+    kept = lambda: value(scrape(port), "meshd_controller_payload_bytes")  # noqa: E731
+    until("the payload to be counted", lambda: kept() > 0)
+    until("the payload to be deleted", lambda: kept() == 0)
     assert value(text, "meshd_work_disk_free_bytes") > 0
     assert value(text, "meshd_config_last_reload_successful") == 1
     assert value(text, "meshd_build_info", version=control.status()["Version"]) == 1

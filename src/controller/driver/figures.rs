@@ -20,6 +20,7 @@ pub(in crate::controller) struct Figures {
     pub(super) pass: Durations,
     pub(super) takeovers: AtomicU64,
     pub(in crate::controller) orphans: AtomicU64,
+    pub(in crate::controller) payload_bytes: AtomicU64,
 }
 
 impl Figures {
@@ -56,6 +57,7 @@ impl JobDriver {
             takeovers: read(&figures.takeovers),
             fenced,
             orphans: read(&figures.orphans),
+            payload_bytes: read(&figures.payload_bytes),
         }
     }
 }

@@ -6,6 +6,9 @@ mod cleanup;
 mod orphans;
 mod retention;
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -30,6 +33,7 @@ impl Service {
         let mut is_first = true;
         let mut is_doubted = false;
         loop {
+            self.measure_payloads().await;
             let bounds = self.driver.options().bounds;
             let kept = [bounds.payload_retention, bounds.output_retention, bounds.job_retention];
             let pause = kept.into_iter().fold(LONGEST, |least, kept| least.min(kept / PART)).max(SHORTEST);
@@ -68,6 +72,20 @@ impl Service {
                     tracing::warn!(%error, "the runner's clean-up is done later");
                 }
             }
+        }
+    }
+
+    /// Counts what payloads take on the disk: once in a while, as each is a file to look at. Units that share one count once.
+    async fn measure_payloads(&self) {
+        let jobs = self.registry.unit_ids().into_iter().filter(|(_, is_job)| *is_job);
+        let units = jobs.filter_map(|(unit, _)| self.registry.job_unit(unit.as_str()));
+        let payloads: Vec<_> = units.map(|unit| unit.payload()).collect();
+        let sum = move || {
+            let files = payloads.iter().filter_map(|payload| std::fs::metadata(payload).ok());
+            files.map(|file| (file.ino(), file.len())).collect::<BTreeMap<_, _>>().values().sum()
+        };
+        if let Ok(bytes) = tokio::task::spawn_blocking(sum).await {
+            self.driver.figures.payload_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 }
