@@ -105,6 +105,11 @@ def rules():
     return {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
 
 
+def labels(alert, **more):
+    """Those of an alert that fires."""
+    return {**rules()[alert]["labels"], **more}
+
+
 def annotations(alert, labels):
     """What the rule says, with its labels in place."""
     def filled(text):

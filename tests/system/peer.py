@@ -6,6 +6,7 @@ Knows the bytes (docs/protocol.md#framing, docs/protocol.md#messages), not what 
 
 import contextlib
 import json
+import random
 import socket
 import struct
 import threading
@@ -152,10 +153,12 @@ class Proxy(Door):
 
 
 class Nat:
-    """Relays datagrams between one client and a port, and can change the address that the port sees."""
+    """Relays datagrams between one client and a port. It can change the address that the port sees, and lose a
+    part of what the client sends.
+    """
 
     def __init__(self, target):
-        self.target, self.client, self.moves = ("127.0.0.1", target), None, 0
+        self.target, self.client, self.moves, self.loses = ("127.0.0.1", target), None, 0, 0
         self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.front.bind(("127.0.0.1", 0))
         self.port = self.front.getsockname()[1]
@@ -176,7 +179,8 @@ class Nat:
         with contextlib.suppress(OSError):
             while True:
                 data, self.client = self.front.recvfrom(65536)
-                self.backs[-1].sendto(data, self.target)
+                if random.random() >= self.loses:
+                    self.backs[-1].sendto(data, self.target)
 
     def inward(self, back):
         with contextlib.suppress(OSError):

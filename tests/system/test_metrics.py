@@ -13,7 +13,7 @@ import pytest
 
 import postgres
 from mesh import MESHCTL, MESHD, ROOT, WORK, environment, free_port, own_runner, until
-from metrics import check, directive, fire, get, needs_promtool, rules, scrape, series, trusting, value
+from metrics import check, directive, fire, get, labels, needs_promtool, scrape, series, trusting, value
 from test_controller import ask, ended, runner, submit
 from test_controller_failures import small_disk
 from test_controller_many import controller, keys, server  # noqa: F401
@@ -222,13 +222,10 @@ def test_a_link_that_is_down_stays_and_fires(mesh, tmp_path):
     check(down)
     assert value(down, "meshd_links", state="down") == 2
     fire(tmp_path, [up], "MeshdLinkDown", 10, [labels("MeshdLinkDown", peer=unknown)])
+    fire(tmp_path, [up, down], "MeshdLinkDown", 4, [])
     fire(tmp_path, [up, down], "MeshdLinkDown", 10, [labels("MeshdLinkDown", peer="hop"), labels("MeshdLinkDown", peer=unknown)])
     hop.start()
     until("the link to be back", lambda: value(scrape(port), "meshd_link_up", peer="hop") == 1)
-
-
-def labels(alert, **more):
-    return {**rules()[alert]["labels"], **more}
 
 
 @needs_promtool
@@ -251,6 +248,9 @@ def test_a_reload_that_fails_and_a_certificate_that_ends_fire(mesh, tmp_path):
     node.config.write_text(good)
     assert node.command("reload")["Success"] is True
     assert value(scrape(port), "meshd_config_last_reload_successful") == 1
+    node.config.write_text(good.replace("old.", "new."))
+    assert node.command("reload")["Success"] is True
+    fire(tmp_path, [before, scrape(port)], "MeshdCertificateEnds", 2, [])
 
 
 @needs_promtool
