@@ -109,7 +109,7 @@ pub struct EndingCertificate {
 }
 
 /// A reload of the configuration. One that failed changed nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct ReloadReport {
     pub time: Timestamp,
