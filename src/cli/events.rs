@@ -1,17 +1,16 @@
 //! `meshctl events`: what changes in the mesh and on its controller, one event a line, until it is interrupted. Owns the
-//! words for people, and that a time in which nothing was seen is told.
+//! words for people.
 
 use std::time::Duration;
 
 use clap::Args;
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::output::Interrupts;
 use super::snapshot::Watcher;
-use crate::rpc::report::events::{EventKind, MeshEvent, Snapshot, diff};
+use crate::rpc::report::events::{EventLog, MeshEvent};
 
 #[derive(Debug, Args)]
 pub(super) struct Events {
@@ -29,7 +28,7 @@ impl Events {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let mut watcher = Watcher::new(&context.client);
         let mut interrupts = Interrupts::new();
-        let mut log = Log { last: watcher.look().await?, seq: 0, lost: None };
+        let mut log = EventLog::new(watcher.look().await?, 0);
         context.output.note(&format!("Watching {}", context.client.address()));
         loop {
             tokio::select! {
@@ -39,10 +38,9 @@ impl Events {
             let events = match watcher.look().await {
                 Ok(now) => log.add(now),
                 Err(error) => {
-                    if log.lost.is_none() {
+                    if log.miss() {
                         context.output.note(&format!("meshctl: {error}; events go on when it answers"));
                     }
-                    log.miss();
                     continue;
                 }
             };
@@ -53,39 +51,6 @@ impl Events {
                 }
             }
         }
-    }
-}
-
-/// What was seen last, and how many events there were.
-struct Log {
-    last: Snapshot,
-    seq: u64,
-    /// Since when nothing is seen.
-    lost: Option<Timestamp>,
-}
-
-impl Log {
-    /// Nothing was seen.
-    fn miss(&mut self) {
-        self.lost.get_or_insert(self.last.time);
-    }
-
-    /// The events up to this snapshot, after a gap if there was one. What could not be read now is compared again later.
-    fn add(&mut self, now: Snapshot) -> Vec<MeshEvent> {
-        let mut events = Vec::new();
-        if let Some(since) = self.lost.take() {
-            let node = now.mesh.node_id.clone().unwrap_or_default();
-            let (from, to) = (Some(since.to_string()), Some(now.time.to_string()));
-            let (seq, time, event) = (self.seq, now.time, EventKind::Gap);
-            events.push(MeshEvent { seq, time, node, event, peer: None, job: None, from, to });
-        }
-        events.extend(diff(&self.last, &now, self.seq + events.len() as u64));
-        self.seq += events.len() as u64;
-        let last = std::mem::replace(&mut self.last, now);
-        self.last.controller = self.last.controller.take().or(last.controller);
-        self.last.instances = self.last.instances.take().or(last.instances);
-        self.last.jobs = self.last.jobs.take().or(last.jobs);
-        events
     }
 }
 
@@ -104,9 +69,11 @@ fn line(event: &MeshEvent) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
+    use crate::rpc::report::events::Snapshot;
     use crate::rpc::report::read;
 
     fn snapshot(second: i64, routes: serde_json::Value, jobs: Option<&str>) -> Snapshot {
@@ -118,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_told_before_what_has_changed_within_it_and_numbers_go_on() {
-        let mut log = Log { last: snapshot(1, json!({"b": "b"}), None), seq: 0, lost: None };
+        let mut log = EventLog::new(snapshot(1, json!({"b": "b"}), None), 0);
         assert!(log.add(snapshot(2, json!({"b": "b"}), None)).is_empty());
         assert_eq!(log.add(snapshot(3, json!({}), None))[0].seq, 0);
         log.miss();
@@ -138,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_a_store_that_was_away_has_missed_is_told_when_it_is_back() {
-        let mut log = Log { last: snapshot(1, json!({}), Some("running")), seq: 0, lost: None };
+        let mut log = EventLog::new(snapshot(1, json!({}), Some("running")), 0);
         assert!(log.add(snapshot(2, json!({}), None)).is_empty());
         let events = log.add(snapshot(3, json!({}), Some("failed")));
         assert_eq!(line(&events[0]), "1970-01-01T00:00:03Z job.state a job 7: running -> failed");

@@ -1,5 +1,5 @@
-//! What has changed between two reports of one node, as events. Pure: it asks nobody, and numbers what it finds. Nothing
-//! keeps events: who watches compares what is with what was.
+//! What has changed between two reports of one node, as events. Pure: it asks nobody, and numbers what it finds. Events are
+//! nowhere kept for those who do not watch: who watches compares what is with what was.
 
 #![expect(missing_docs, reason = "the keys are specified in docs/troubleshooting.md")]
 
@@ -68,6 +68,53 @@ pub struct Snapshot {
     pub instances: Option<Vec<InstanceReport>>,
     /// The newest ones.
     pub jobs: Option<Vec<JobReport>>,
+}
+
+/// Follows one node: what was seen last, and how many events there were.
+#[derive(Debug)]
+pub struct EventLog {
+    last: Snapshot,
+    seq: u64,
+    /// Since when nothing is seen.
+    lost: Option<Timestamp>,
+}
+
+impl EventLog {
+    /// Numbers what changes after this snapshot from `seq`.
+    pub fn new(last: Snapshot, seq: u64) -> Self {
+        Self { last, seq, lost: None }
+    }
+
+    /// Nothing was seen. Says whether that is news.
+    pub fn miss(&mut self) -> bool {
+        let is_news = self.lost.is_none();
+        self.lost.get_or_insert(self.last.time);
+        is_news
+    }
+
+    /// The events up to this snapshot, after a gap if there was one. What could not be read now is compared again later.
+    pub fn add(&mut self, now: Snapshot) -> Vec<MeshEvent> {
+        let mut events = Vec::new();
+        if let Some(since) = self.lost.take() {
+            let node = now.mesh.node_id.clone().unwrap_or_default();
+            events.push(MeshEvent::gap(self.seq, node, Some(since), now.time));
+        }
+        events.extend(diff(&self.last, &now, self.seq + events.len() as u64));
+        self.seq += events.len() as u64;
+        let last = std::mem::replace(&mut self.last, now);
+        self.last.controller = self.last.controller.take().or(last.controller);
+        self.last.instances = self.last.instances.take().or(last.instances);
+        self.last.jobs = self.last.jobs.take().or(last.jobs);
+        events
+    }
+}
+
+impl MeshEvent {
+    /// What came and went between these times is not told.
+    pub fn gap(seq: u64, node: String, since: Option<Timestamp>, time: Timestamp) -> Self {
+        let (from, to) = (since.map(|since| since.to_string()), Some(time.to_string()));
+        Self { seq, time, node, event: EventKind::Gap, peer: None, job: None, from, to }
+    }
 }
 
 /// The links of the whole mesh, each with the lesser name first.
