@@ -72,7 +72,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 28] = [
+const OPTIONS: [&str; 29] = [
     "congestion::Congestion",
     "controller::options",
     "duration",
@@ -86,6 +86,7 @@ const OPTIONS: [&str; 28] = [
     "service::IpRouterOptions",
     "telemetry::LogFormat",
     "telemetry::LogLevel",
+    "tls::AccessLevel",
     "tls::ClientOptions",
     "tls::Files",
     "tls::Fingerprint",

@@ -1,12 +1,11 @@
 //! The file with the token that clients have to show. It is read for each request that shows one, so that a new token counts
 //! at once, and neither the process nor its log keeps it.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+
+use crate::os::private_file::{self, PrivateFileError};
 
 /// Longest file, in bytes.
 const LONGEST: u64 = 4096;
@@ -19,10 +18,8 @@ pub(crate) struct TokenFile(PathBuf);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("tokenfile {path}: {error}", path = .path.display())]
-    Unreadable { path: PathBuf, error: io::Error },
-    #[error("tokenfile {path}: its mode is {mode:o}: others can read it, chmod it to 0600", path = .path.display())]
-    Open { path: PathBuf, mode: u32 },
-    #[error("tokenfile {path} holds no token: it is one word of at most {LONGEST} bytes", path = .0.display())]
+    Unusable { path: PathBuf, error: PrivateFileError },
+    #[error("tokenfile {path} holds no token: it is one word", path = .0.display())]
     NoToken(PathBuf),
 }
 
@@ -45,22 +42,11 @@ impl TokenFile {
     }
 
     fn read(&self) -> Result<Vec<u8>, TokenError> {
-        let path = || self.0.clone();
-        let failed = |error| TokenError::Unreadable { path: path(), error };
-        let file = File::open(&self.0).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(TokenError::Open { path: path(), mode });
-        }
-        let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
+        let unusable = |error| TokenError::Unusable { path: self.0.clone(), error };
+        let text = private_file::read(&self.0, LONGEST).map_err(unusable)?;
         let token = text.trim_ascii();
         let is_word = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
-        if is_word && text.len() as u64 <= LONGEST {
-            Ok(token.to_vec())
-        } else {
-            Err(TokenError::NoToken(path()))
-        }
+        if is_word { Ok(token.to_vec()) } else { Err(TokenError::NoToken(self.0.clone())) }
     }
 }
 
@@ -80,13 +66,13 @@ mod tests {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         };
         let opened = || TokenFile::open(path.clone());
-        assert!(matches!(opened(), Err(TokenError::Unreadable { .. })));
+        assert!(matches!(opened(), Err(TokenError::Unusable { .. })));
         for text in ["", " \n", "two words", "new\nline"] {
             write(text.as_bytes(), 0o600);
             assert!(matches!(opened(), Err(TokenError::NoToken(_))), "{text:?}");
         }
         write(&[b'x'; 5000], 0o600);
-        assert!(matches!(opened(), Err(TokenError::NoToken(_))));
+        assert!(matches!(opened(), Err(TokenError::Unusable { error: PrivateFileError::TooLong(4096), .. })));
         write(b"secret", 0o640);
         let error = opened().unwrap_err().to_string();
         assert!(error.contains("640") && !error.contains("secret"), "{error}");

@@ -1,7 +1,7 @@
 //! The operating system, in the shape in which the rooms above use it.
 //!
 //! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses, `tcp` sets
-//! the options of TCP sockets, `replace` writes files atomically, `watch` notices changed files and `readiness` waits for
+//! the options of TCP sockets, `replace` writes files atomically, `private_file` reads those with secrets, `watch` notices changed files and `readiness` waits for
 //! descriptors; `container` says whether there is one around this process, `boot` which boot this is, `machine_clock` how
 //! long ago something was; `ending` kills processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to
 //! each other, `back_off` paces what is tried again, and `log_limiter` bounds what others can make the node log.
@@ -19,6 +19,7 @@ pub(crate) mod first_process;
 pub(crate) mod log_limiter;
 pub(crate) mod machine_clock;
 pub(crate) mod places;
+pub(crate) mod private_file;
 pub(crate) mod readiness;
 pub(crate) mod replace;
 pub(crate) mod rlimit;

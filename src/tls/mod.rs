@@ -6,6 +6,7 @@
 //! - `verify`: whether a peer's certificate is accepted, as one function; `short_keys`: an exception for authorities.
 //!   `revocation`: the connections let in.
 //! - [`make`]: keys, authorities, requests, certificates; [`commands`] does so from files to files.
+//! - [`access`]: what clients of the page and its API may do, and the file with their tokens.
 //! - [`inspect`]: what is in certificate files, and whether a node would accept it.
 //! - [`handshake`]: TLS over any byte stream. Streams of the mesh take their settings from the profile.
 //! - [`error`]: what can be wrong, in words.
@@ -13,6 +14,7 @@
 //! This room opens files and speaks TLS over what it is handed. It has never heard of links, streams,
 //! services or configuration.
 
+pub mod access;
 pub mod commands;
 pub mod error;
 mod files;
@@ -30,6 +32,7 @@ mod revocation;
 mod short_keys;
 mod verify;
 
+pub use access::AccessLevel;
 pub use error::{HandshakeError, ProfileError, Rejection};
 pub use fingerprint::Fingerprint;
 pub use handshake::{Handshakes, Secured};

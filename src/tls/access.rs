@@ -1,0 +1,330 @@
+//! What a client of the page and its API may do, and the file of tokens that says so: a line each, `NAME LEVEL SHA256`. Owns
+//! the format of the file, its bounds, and that no error shows what is in it. It knows no requests.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+
+use crate::os::private_file::{self, PrivateFileError};
+use crate::os::replace;
+
+/// The longest file, in bytes, and its most tokens.
+const LONGEST: u64 = 64 << 10;
+const MOST: usize = 256;
+/// The longest name of a token, in bytes.
+const LONGEST_NAME: usize = 64;
+
+/// What a client may do; each level includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLevel {
+    /// Nothing that needs a level.
+    None,
+    /// Look at everything.
+    Read,
+    /// Submit, cancel and repeat jobs.
+    Operate,
+    /// Change how instances are used, and run what only administrators may.
+    Admin,
+}
+
+impl AccessLevel {
+    const ALL: [Self; 4] = [Self::None, Self::Read, Self::Operate, Self::Admin];
+
+    /// Its name in files and answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for AccessLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for AccessLevel {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(text));
+        found.ok_or("a level is none, read, operate or admin")
+    }
+}
+
+/// A line of the file. It holds a token's hash, not the token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessToken {
+    /// Whose it is, for the audit.
+    pub name: String,
+    /// What it allows.
+    pub level: AccessLevel,
+    hash: [u8; SHA256_OUTPUT_LEN],
+}
+
+/// A file of tokens. It is read for each question, so that a change counts at once. All of this blocks.
+#[derive(Debug, Clone)]
+pub struct AccessTokens(PathBuf);
+
+/// What is wrong with the file, or with a change of it.
+#[derive(Debug, thiserror::Error)]
+#[expect(private_interfaces, reason = "what the system says of a file is for people")]
+pub enum AccessError {
+    /// It cannot be read, or others can.
+    #[error("tokens {path}: {error}", path = .path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: PrivateFileError,
+    },
+    /// A line is none.
+    #[error("tokens {path}: line {line} {why}", path = .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A name that no token can have.
+    #[error("{0:?} is no name of a token: {NAME}")]
+    Name(String),
+    /// There is a token of that name.
+    #[error("there is a token {0} already: remove it first")]
+    Taken(String),
+    /// There are too many.
+    #[error("there are {MOST} tokens already: remove some")]
+    Full,
+}
+
+const NAME: &str = "it has 1 to 64 letters, digits and the signs . _ - @";
+
+impl AccessToken {
+    fn parse(line: &str) -> Result<Self, &'static str> {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(name), Some(level), Some(hash), None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err("is not NAME LEVEL SHA256");
+        };
+        if !is_name(name) {
+            return Err("has no name of a token");
+        }
+        let level = level.parse().ok().filter(|level| *level != AccessLevel::None);
+        let level = level.ok_or("has no level: read, operate or admin")?;
+        let hash = unhex(hash).ok_or("has no SHA-256 in hexadecimal digits")?;
+        Ok(Self { name: name.to_owned(), level, hash })
+    }
+}
+
+impl fmt::Display for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ", self.name, self.level)?;
+        self.hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl AccessTokens {
+    /// The file at that path, which need not be there yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// All tokens, in the order of the file.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn list(&self) -> Result<Vec<AccessToken>, AccessError> {
+        let unusable = |error| AccessError::Unusable { path: self.0.clone(), error };
+        let text = private_file::read(&self.0, LONGEST).map_err(unusable)?;
+        let text = String::from_utf8(text).map_err(|_| self.line(1, "is no text"))?;
+        let mut tokens: Vec<AccessToken> = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let token = AccessToken::parse(line).map_err(|why| self.line(at + 1, why))?;
+            if tokens.iter().any(|one| one.name == token.name) {
+                return Err(self.line(at + 1, "has a name that stands before"));
+            }
+            if tokens.len() == MOST {
+                return Err(self.line(at + 1, "is one too many: there may be 256 tokens"));
+            }
+            tokens.push(token);
+        }
+        Ok(tokens)
+    }
+
+    /// The line of a token that somebody shows, in a time that does not depend on how much of it is right.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn find(&self, shown: &[u8]) -> Result<Option<AccessToken>, AccessError> {
+        let shown = digest(&SHA256, shown);
+        let is_shown = |token: &AccessToken| verify_slices_are_equal(&token.hash, shown.as_ref()).is_ok();
+        let found = self.list()?.into_iter().fold(None, |found, token| match is_shown(&token) {
+            true => Some(token),
+            false => found,
+        });
+        Ok(found)
+    }
+
+    /// Whether the file has this very line.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn has(&self, token: &AccessToken) -> Result<bool, AccessError> {
+        Ok(self.list()?.contains(token))
+    }
+
+    /// Makes a token, which is returned this once, and adds its line. The file is made if it is not there.
+    ///
+    /// # Errors
+    /// The name cannot be had, or the file cannot be used.
+    pub fn add(&self, name: &str, level: AccessLevel) -> Result<String, AccessError> {
+        if !is_name(name) {
+            return Err(AccessError::Name(name.to_owned()));
+        }
+        let mut tokens = if self.0.exists() { self.list()? } else { Vec::new() };
+        if tokens.iter().any(|token| token.name == name) {
+            return Err(AccessError::Taken(name.to_owned()));
+        }
+        if tokens.len() == MOST {
+            return Err(AccessError::Full);
+        }
+        let token = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let mut hash = [0; SHA256_OUTPUT_LEN];
+        hash.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        tokens.push(AccessToken { name: name.to_owned(), level, hash });
+        self.write(&tokens)?;
+        Ok(token)
+    }
+
+    /// Removes the line of that name; false if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn remove(&self, name: &str) -> Result<bool, AccessError> {
+        let mut tokens = self.list()?;
+        let before = tokens.len();
+        tokens.retain(|token| token.name != name);
+        if tokens.len() < before {
+            self.write(&tokens)?;
+        }
+        Ok(tokens.len() < before)
+    }
+
+    /// Remarks go; the file stays its owner's.
+    fn write(&self, tokens: &[AccessToken]) -> Result<(), AccessError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let lines: String = tokens.iter().map(|token| format!("{token}\n")).collect();
+        let owner = std::fs::metadata(&self.0).ok().map(|file| (file.uid(), file.gid()));
+        replace::replace_owned(&self.0, lines.as_bytes(), 0o600, owner)
+            .map_err(|error| AccessError::Unusable { path: self.0.clone(), error: error.into() })
+    }
+
+    fn line(&self, line: usize, why: &'static str) -> AccessError {
+        AccessError::Line { path: self.0.clone(), line, why }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_sign = |letter: u8| letter.is_ascii_alphanumeric() || b"._-@".contains(&letter);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_sign)
+}
+
+fn unhex(text: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
+    let mut hash = [0; SHA256_OUTPUT_LEN];
+    if text.len() != 2 * hash.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn file(directory: &Path) -> AccessTokens {
+        AccessTokens::new(directory.join("tokens"))
+    }
+
+    #[test]
+    fn a_token_is_shown_once_and_found_by_its_hash_until_its_line_is_gone() {
+        let temp = tempfile::tempdir().unwrap();
+        let tokens = file(temp.path());
+        let (ci, eve) =
+            (tokens.add("ci", AccessLevel::Operate).unwrap(), tokens.add("eve", AccessLevel::Read).unwrap());
+        assert_eq!(fs::metadata(tokens.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = fs::read_to_string(tokens.path()).unwrap();
+        assert!(text.starts_with("ci operate ") && !text.contains(&ci) && !text.contains(&eve), "{text}");
+        let found = tokens.find(ci.as_bytes()).unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.level), ("ci", AccessLevel::Operate));
+        for wrong in ["", "ci", &ci[1..], &format!("{ci} "), &text[11..75]] {
+            assert_eq!(tokens.find(wrong.as_bytes()).unwrap(), None, "{wrong}");
+        }
+        assert!(
+            tokens.has(&found).unwrap()
+                && !tokens.has(&AccessToken { level: AccessLevel::Read, ..found.clone() }).unwrap()
+        );
+        assert!(matches!(tokens.add("ci", AccessLevel::Read), Err(AccessError::Taken(_))));
+        assert!(tokens.remove("ci").unwrap() && !tokens.remove("ci").unwrap());
+        assert!(!tokens.has(&found).unwrap() && tokens.find(eve.as_bytes()).unwrap().is_some());
+        for name in ["", "two words", "a:b", "ä", "new\nline", &"x".repeat(65)] {
+            assert!(matches!(tokens.add(name, AccessLevel::Read), Err(AccessError::Name(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_says_where_and_never_what() {
+        let temp = tempfile::tempdir().unwrap();
+        let tokens = file(temp.path());
+        let hash = "ab".repeat(32);
+        let said = |text: &str, mode| {
+            fs::write(tokens.path(), text).unwrap();
+            fs::set_permissions(tokens.path(), Permissions::from_mode(mode)).unwrap();
+            tokens.list().map(|all| all.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(said(&format!("# remark\n\n a read {hash}\nb ADMIN {hash}\r\n"), 0o600), Ok(2));
+        for (text, why) in [
+            (format!("a read {hash}\nsecret"), "line 2 is not NAME LEVEL SHA256"),
+            (format!("a root {hash}"), "line 1 has no level"),
+            (format!("a none {hash}"), "line 1 has no level"),
+            (format!("a read {hash}0"), "line 1 has no SHA-256"),
+            ("a read secret".to_owned(), "line 1 has no SHA-256"),
+            (format!("a:secret read {hash}"), "line 1 has no name"),
+            (format!("a read {hash}\na admin {hash}"), "line 2 has a name that stands before"),
+            ((0..300).map(|n| format!("n{n} read {hash}\n")).collect(), "line 257 is one too many"),
+            ("x".repeat(70_000), "longer than 65536 bytes"),
+        ] {
+            let error = said(&text, 0o600).unwrap_err();
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
+        }
+        assert!(said("", 0o640).unwrap_err().contains("640"));
+    }
+}
