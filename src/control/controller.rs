@@ -17,7 +17,7 @@ use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
 pub(crate) trait Operations: Send + Sync + 'static {
-    /// Carries out one operation for somebody with all rights, `unix:UID` or `cert:CN`.
+    /// Carries out one operation for somebody who may do that: `unix:UID`, `cert:CN` or `web:NAME`.
     fn operate(
         &self,
         operation: Operation,
@@ -72,7 +72,7 @@ async fn operate(context: &Context, peer: &Peer, operation: Map<String, Value>) 
     let refused = |message: &str| Err(OperationRefusal::new(OperationCode::Refused, message));
     match (peer.origin, &peer.credentials) {
         (Origin::Unix, _) | (Origin::Tcp, CallerName::Certificate(_)) => {}
-        (Origin::Tcp, CallerName::Unknown | CallerName::User(_)) => {
+        (Origin::Tcp, CallerName::Unknown | CallerName::User(_) | CallerName::Web { .. }) => {
             return refused("operations need the Unix socket or a client certificate");
         }
         (Origin::Mesh { .. }, _) => return refused("operations are not served over the mesh"),

@@ -36,6 +36,13 @@ pub enum CallerName {
     User(u32),
     /// The common name of a verified client certificate.
     Certificate(std::sync::Arc<str>),
+    /// A client of the page's API that may submit jobs, as its token or certificate names it.
+    Web {
+        /// The name.
+        name: String,
+        /// Whether it may do everything.
+        is_admin: bool,
+    },
 }
 
 impl fmt::Display for CallerName {
@@ -44,6 +51,7 @@ impl fmt::Display for CallerName {
             Self::Unknown => f.write_str("unknown"),
             Self::User(uid) => write!(f, "unix:{uid}"),
             Self::Certificate(name) => write!(f, "cert:{name}"),
+            Self::Web { name, .. } => write!(f, "web:{name}"),
         }
     }
 }

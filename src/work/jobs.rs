@@ -83,17 +83,27 @@ pub struct JobRequest {
     pub params: BTreeMap<String, String>,
     /// The caller may have jobs run on the control node itself.
     pub is_admin: bool,
-    /// Who it is: `unix:UID`, `cert:CN` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known.
+    /// Who it is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known.
     pub launched_by: String,
 }
 
-/// Whether a caller may do everything: over the Unix socket, or with a client certificate over TCP.
+/// Whether a caller may do everything: over the Unix socket, or with a client certificate over TCP, or as an administrator by
+/// the page's API.
 pub(super) fn is_admin(caller: &Caller) -> bool {
-    match caller.origin {
-        Origin::Unix => true,
-        Origin::Tcp => caller.trusted && matches!(caller.credentials, CallerName::Certificate(_)),
-        Origin::Mesh { .. } => false,
+    match (caller.origin, &caller.credentials) {
+        (Origin::Unix, _) => true,
+        (Origin::Tcp, CallerName::Certificate(_) | CallerName::Web { is_admin: true, .. }) => caller.trusted,
+        (
+            Origin::Tcp,
+            CallerName::Unknown | CallerName::User(_) | CallerName::Web { is_admin: false, .. },
+        ) => false,
+        (Origin::Mesh { .. }, _) => false,
     }
+}
+
+/// Whether a caller may submit jobs as himself: his door has found out who he is.
+pub(super) fn is_operator(caller: &Caller) -> bool {
+    is_admin(caller) || (caller.trusted && matches!(caller.credentials, CallerName::Web { .. }))
 }
 
 /// The name of the private data directory of a job's child on its node, or its beginning.

@@ -365,9 +365,9 @@ impl Registry {
         self.jobs.get().is_some_and(|jobs| jobs.verifies_signatures())
     }
 
-    /// A client certificate is as good as a token, for jobs.
+    /// A client certificate is as good as a token, for jobs, and so is what the page's API wants to see.
     pub(super) fn may_skip_token(&self, work_type: &str, caller: &Caller) -> bool {
-        work_type == CONTROLLER && caller.signature.is_none() && jobs::is_admin(caller)
+        work_type == CONTROLLER && caller.signature.is_none() && jobs::is_operator(caller)
     }
 
     /// What checks the payload of a submission, if it is a job.
@@ -382,7 +382,7 @@ impl Registry {
         }
         let launched_by = match caller.origin {
             Origin::Unix => caller.credentials.to_string(),
-            Origin::Tcp if jobs::is_admin(caller) => caller.credentials.to_string(),
+            Origin::Tcp if jobs::is_operator(caller) => caller.credentials.to_string(),
             Origin::Tcp => "tcp".to_owned(),
             Origin::Mesh { node, certified: _ } => {
                 let name = self.remotes.name_of(node).await;
