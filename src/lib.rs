@@ -18,7 +18,7 @@
 //! - [`work`] owns units of work: their life, their directories, their processes, their results.
 //! - [`pods`] owns the pods in which units run: their life, and all that is asked of API servers.
 //! - [`control`] owns the control service, which answers the line protocol that clients speak.
-//! - `http` owns what a node tells over HTTP: its metrics and its health, from the reports of `control`.
+//! - `http` owns what a node serves over HTTP: metrics and health, and the page with its API, from the reports of `control`.
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
 //! - `confine` owns what a command that handles foreign content may do on this machine.
 //! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are

@@ -20,7 +20,7 @@ use crate::wire::{NodeId, ServiceName};
 use crate::work::signing::SignatureError;
 
 /// The control service of a node in the mesh.
-const SERVICE: &str = "control";
+pub(super) const SERVICE: &str = "control";
 /// How long another node may take to open a stream, and then to answer: its own checks are done within [`EXAMINED_WITHIN`].
 const OPENS_WITHIN: Duration = Duration::from_secs(12);
 const LIMITS: CallLimits =

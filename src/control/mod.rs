@@ -9,6 +9,7 @@ mod channel;
 mod connect;
 mod controller;
 mod doctor;
+mod far_links;
 mod health;
 mod lines;
 mod link;
@@ -35,6 +36,7 @@ use crate::work::{Registry, WorkError};
 
 pub(crate) use controller::{Operated, OperationStream, Operations};
 pub(crate) use doctor::{EXAMINED_WITHIN, Examine};
+pub(crate) use far_links::far_links;
 pub(crate) use health::Life;
 pub(crate) use lines::LineBudget;
 pub(crate) use listen::ListenError;

@@ -16,7 +16,7 @@ use crate::config::components::{Claim, Trust};
 use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
 use crate::control::{self, Server, ServerLimits};
-use crate::http::{HttpServer, TokenFile};
+use crate::http::{HttpServer, Monitoring, TokenFile, Web};
 use crate::node::LinkHandle;
 use crate::service::{
     CommandService, FlowLimits, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
@@ -212,8 +212,18 @@ impl Components {
             Component::Metrics(metrics) => {
                 let (tls, token) = (self.server_profile(&metrics.tls)?, metrics.token_file.clone());
                 let token = token.map(TokenFile::open).transpose()?;
-                let address = metrics.address.to_string();
-                let server = HttpServer::bind(&address, tls, token, self.context.clone()).await?;
+                let site = Monitoring::new(self.context.clone(), token);
+                let server = HttpServer::bind(&metrics.address.to_string(), tls, site).await?;
+                Ok(self.run(|stop| server.run(stop)))
+            }
+            Component::Web(web) => {
+                let tls = self.server_profile(&web.tls)?;
+                let options = wiring::web_options(web);
+                if let Some(tokens) = &options.tokens {
+                    tokens.list()?;
+                }
+                let site = Web::new(self.context.clone(), options);
+                let server = HttpServer::bind(&web.address.to_string(), tls, site).await?;
                 Ok(self.run(|stop| server.run(stop)))
             }
             Component::UnixSocketClient(client) => {

@@ -8,15 +8,18 @@ use crate::backend::{
     DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
+use crate::config::directives::http::Web;
 use crate::config::directives::links::WebSocketPeer;
 use crate::config::directives::services::RemoteNode;
 use crate::config::directives::work::{WorkSigning, WorkVerification};
 use crate::config::{Config, HostPort, Link};
 use crate::confine;
 use crate::controller::options::OwnRunner;
+use crate::http::WebOptions;
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
 use crate::stream::Streams;
+use crate::tls::access::AccessTokens;
 use crate::tls::{
     ClientOptions, ClientProfile, ProfileError, ProfileSet, Profiles, ServerProfile, UnknownProfile,
 };
@@ -117,6 +120,17 @@ fn ws_peer(peer: &WebSocketPeer, profiles: &Profiles) -> std::io::Result<WsDialO
 fn system_trust() -> std::io::Result<ClientProfile> {
     let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
     ClientProfile::open(options, None).map_err(std::io::Error::other)
+}
+
+/// What the page and its API are to be.
+pub(super) fn web_options(web: &Web) -> WebOptions {
+    WebOptions {
+        client_level: web.client_level,
+        tokens: web.tokens.clone().map(AccessTokens::new),
+        allow: web.allow,
+        hosts: web.hosts.clone(),
+        own_host: web.address.host.clone(),
+    }
 }
 
 /// The `tls-server` of that name, if one is named.

@@ -1,125 +1,63 @@
-//! What is answered: a table of paths, who may ask for each, and the function that answers. Owns the codes of what is not
-//! answered. It knows no connections.
+//! Answers: a status, headers, and a body that is there or comes as a stream. It knows no connections, nor who gets what.
 
-use std::pin::Pin;
+use std::io;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use serde_json::json;
+use futures_util::{Stream, TryStreamExt as _};
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+use serde::Serialize;
 
-use super::metrics;
-use super::token::TokenFile;
-use crate::control::Context;
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const JSON: &str = "application/json";
+
+/// A body. An error in it cuts the connection, so that no client takes a part for the whole.
+pub(crate) type Content = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What a client gets.
-#[derive(Debug)]
-pub(super) struct HttpAnswer {
-    pub(super) status: StatusCode,
-    pub(super) content_type: &'static str,
-    /// One more header.
-    pub(super) header: Option<(header::HeaderName, HeaderValue)>,
-    pub(super) body: Bytes,
+pub(crate) type Answer = Response<Content>;
+
+/// One whose body is there.
+pub(super) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
+    let mut answer = with(Response::new(body), CONTENT_TYPE, content_type);
+    *answer.status_mut() = status;
+    answer
 }
 
-/// Who may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
-    Everybody,
-    /// Who shows the token, if one is configured.
-    TokenHolders,
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    whole(status, TEXT, body)
 }
 
-type Answering<'a> = Pin<Box<dyn Future<Output = HttpAnswer> + Send + 'a>>;
-
-/// A path and what is answered there.
-struct Route {
-    path: &'static str,
-    who: Who,
-    answer: for<'a> fn(&'a Context) -> Answering<'a>,
+/// None of the types that are answered can fail to be printed.
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    whole(status, JSON, line)
 }
 
-const ROUTES: [Route; 3] = [
-    Route { path: "/metrics", who: Who::TokenHolders, answer: |context| Box::pin(scrape(context)) },
-    Route { path: "/healthz", who: Who::Everybody, answer: |_context| Box::pin(async { live() }) },
-    Route { path: "/readyz", who: Who::Everybody, answer: |context| Box::pin(ready(context)) },
-];
-
-/// The answer to a request.
-pub(super) async fn answer(
-    context: &Context,
-    token: Option<&TokenFile>,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-) -> HttpAnswer {
-    let Some(route) = ROUTES.iter().find(|route| route.path == path) else {
-        return HttpAnswer::text(StatusCode::NOT_FOUND, "there is nothing here\n");
-    };
-    if *method != Method::GET && *method != Method::HEAD {
-        let allow = (header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        let refused = HttpAnswer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
-        return HttpAnswer { header: Some(allow), ..refused };
-    }
-    if let (Who::TokenHolders, Some(token)) = (route.who, token)
-        && let Err(refused) = admit(token, headers).await
-    {
-        return refused;
-    }
-    (route.answer)(context).await
+/// One whose body comes piece by piece, as the client reads it.
+pub(super) fn stream(
+    content_type: &'static str,
+    pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> Answer {
+    let body = StreamBody::new(pieces.map_ok(Frame::data)).boxed_unsync();
+    with(Response::new(body), CONTENT_TYPE, content_type)
 }
 
-/// Lets in whoever shows the token.
-async fn admit(token: &TokenFile, headers: &HeaderMap) -> Result<(), HttpAnswer> {
-    let challenge = (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    let refused = HttpAnswer::text(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
-    let refused = HttpAnswer { header: Some(challenge), ..refused };
-    let Some(shown) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
-        return Err(refused);
-    };
-    let (token, shown) = (token.clone(), shown.to_vec());
-    // A file may lie on a file system that hangs.
-    match tokio::task::spawn_blocking(move || token.is(&shown)).await {
-        Ok(Ok(true)) => Ok(()),
-        Ok(Ok(false)) => Err(refused),
-        // Who has shown no good token is not told of files.
-        Ok(Err(_)) | Err(_) => Err(HttpAnswer::text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the node cannot use its tokenfile: meshd check says why\n",
-        )),
-    }
+/// The same with one more header.
+pub(super) fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
+    answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    answer
 }
 
-fn bearer(value: &[u8]) -> Option<&[u8]> {
+/// The token in a header `Authorization`.
+pub(super) fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
-}
-
-async fn scrape(context: &Context) -> HttpAnswer {
-    HttpAnswer {
-        content_type: super::exposition::TEXT,
-        ..HttpAnswer::text(StatusCode::OK, metrics::page(context).await)
-    }
-}
-
-/// The process works, or nobody would answer. Nothing else counts: who restarts a node because its database is away has
-/// two faults.
-fn live() -> HttpAnswer {
-    HttpAnswer::text(StatusCode::OK, "ok\n")
-}
-
-async fn ready(context: &Context) -> HttpAnswer {
-    let health = context.observer.health().await;
-    let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    HttpAnswer {
-        content_type: "application/json",
-        ..HttpAnswer::text(status, format!("{}\n", json!(health)))
-    }
-}
-
-impl HttpAnswer {
-    fn text(status: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", header: None, body: body.into() }
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,26 @@
-//! What a node tells over HTTP, beside the control service: its metrics and its health.
+//! What a node serves over HTTP, beside the control service: its metrics and its health, and the page with its API.
 //!
-//! - [`HttpServer`] listens, speaks TLS and HTTP/1.1, and bounds what clients use up.
-//! - `answer` owns the table of what is answered, and who may ask; `token` the file that says so.
-//! - `metrics` turns reports into the families of a scrape, which `exposition` writes within a bound; `process` reads what
-//!   the kernel knows of this process.
+//! - [`HttpServer`] listens, speaks TLS and HTTP/1.1, and bounds what clients use up. What is answered is a site's.
+//! - [`Monitoring`] is the site of the directive `metrics`; `token` is the file that says who may ask. `metrics` turns reports
+//!   into the families of a scrape, which `exposition` writes within a bound; `process` reads what the kernel knows of this
+//!   process.
+//! - [`Web`] is the site of the directive `web`.
+//! - `answer` makes answers, whole or as streams; `slow_reader` ends connections whose other end does not read.
 //!
-//! This room reads the reports of `control` and the counters of the others. It changes nothing, and keeps nothing.
+//! This room reads the reports of `control` and the counters of the others, and passes on what its clients may ask of the
+//! controller. It decides nothing about the mesh or about jobs.
 
 mod answer;
 mod exposition;
 mod metrics;
+mod monitoring;
 mod process;
 mod server;
 mod slow_reader;
 mod token;
+mod web;
 
+pub(crate) use monitoring::Monitoring;
 pub(crate) use server::HttpServer;
 pub(crate) use token::TokenFile;
+pub(crate) use web::{Web, WebOptions};

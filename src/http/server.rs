@@ -1,19 +1,20 @@
-//! Connections: a TCP port, TLS by a profile, HTTP/1.1. Owns what clients may use up: how many there are, how long a request
-//! may take and how long it may be, and that an answer is read. A request has no body. What is answered is `answer`'s.
+//! Connections: a TCP port, TLS by a profile, HTTP/1.1. Owns what clients may use up: how many there are, how long the head of
+//! a request may take and how long it may be, and that an answer is read. What is answered is a [`Site`]'s.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response, header};
-use http_body_util::Full;
+use http::header::{self, HeaderValue};
+use http::{Method, Request};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::TcpKeepalive;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -21,38 +22,52 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::answer::{self, HttpAnswer};
+use super::answer::Answer;
 use super::slow_reader::SlowReader;
-use super::token::TokenFile;
-use crate::control::Context;
 use crate::os::address::{network_of, open_first, plain, resolve};
 use crate::os::places::Places;
 use crate::os::tcp;
 use crate::tls::ServerProfile;
 
-/// Connections of one host; all hosts together have twice as many.
-const CONNECTIONS: usize = 32;
 /// How long a client may take for the head of a request, and stay silent between two.
 const HEAD: Duration = Duration::from_secs(30);
-/// Bytes of a request, and its headers.
-const REQUEST: usize = 16 << 10;
+/// Bytes of a request's head, and of an answer that is to be sent next; headers of a request.
+const BUFFER: usize = 16 << 10;
 const HEADERS: usize = 64;
+/// Bytes that the kernel holds for a client that does not read; it takes twice as many.
+const UNREAD: usize = 256 << 10;
 /// How long a listener rests that cannot accept, out of descriptors as a rule.
 const REST: Duration = Duration::from_millis(200);
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
+/// What is answered on a port, and to whom.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// Connections of one host; all hosts together have twice as many.
+    fn connections(&self) -> usize;
+
+    /// The answer to a request.
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding;
+}
+
+pub(crate) type Responding = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Who is at the other end, as far as the connection says.
+#[derive(Debug)]
+pub(crate) struct HttpClient {
+    pub(super) host: IpAddr,
+    /// The address that it has reached.
+    pub(super) local: IpAddr,
+    pub(super) is_secured: bool,
+    /// Whom its certificate names, which was verified.
+    pub(super) certificate: Option<String>,
+}
+
 /// A port that answers HTTP.
 pub(crate) struct HttpServer {
     listener: TcpListener,
     tls: Option<ServerProfile>,
-    site: Arc<Site>,
-}
-
-/// What requests reach.
-struct Site {
-    context: Context,
-    token: Option<TokenFile>,
+    site: Arc<dyn Site>,
 }
 
 impl HttpServer {
@@ -60,20 +75,15 @@ impl HttpServer {
     ///
     /// # Errors
     /// The address cannot be found or had.
-    pub(crate) async fn bind(
-        address: &str,
-        tls: Option<ServerProfile>,
-        token: Option<TokenFile>,
-        context: Context,
-    ) -> io::Result<Self> {
+    pub(crate) async fn bind(address: &str, tls: Option<ServerProfile>, site: impl Site) -> io::Result<Self> {
         let listener = open_first(resolve(address).await?, tcp::listen)?;
-        Ok(Self { listener, tls, site: Arc::new(Site { context, token }) })
+        Ok(Self { listener, tls, site: Arc::new(site) })
     }
 
     /// Answers until `stop`; what is being answered then is cut.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let Self { listener, tls, site } = self;
-        let (places, mut connections) = (Places::new(CONNECTIONS), JoinSet::new());
+        let (places, mut connections) = (Places::new(site.connections()), JoinSet::new());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -94,9 +104,11 @@ impl HttpServer {
                 continue;
             };
             tcp::tune(&stream, &KEEPALIVE);
+            // Where it cannot be set, the system's own bound counts.
+            let _set = SockRef::from(&stream).set_send_buffer_size(UNREAD);
             let (site, tls) = (site.clone(), tls.clone());
             connections.spawn(async move {
-                site.serve(stream, tls)
+                serve(site, stream, peer.ip(), tls)
                     .await
                     .unwrap_or_else(|error| debug!(%peer, %error, "HTTP client lost"));
                 drop(place);
@@ -105,43 +117,50 @@ impl HttpServer {
     }
 }
 
-impl Site {
-    async fn serve(self: Arc<Self>, stream: TcpStream, tls: Option<ServerProfile>) -> Result<(), String> {
-        match tls {
-            None => self.converse(stream).await,
-            Some(profile) => {
-                let secured = profile.accept(stream).await.map_err(|error| error.to_string())?;
-                self.converse(secured).await
-            }
+async fn serve(
+    site: Arc<dyn Site>,
+    stream: TcpStream,
+    host: IpAddr,
+    tls: Option<ServerProfile>,
+) -> Result<(), String> {
+    let local = plain(stream.local_addr().map_err(|error| error.to_string())?).ip();
+    let client = HttpClient { host, local, is_secured: tls.is_some(), certificate: None };
+    match tls {
+        None => converse(site, client, stream).await,
+        Some(profile) => {
+            let secured = profile.accept(stream).await.map_err(|error| error.to_string())?;
+            let client = HttpClient { certificate: secured.common_name(), ..client };
+            converse(site, client, secured).await
         }
     }
+}
 
-    async fn converse(self: Arc<Self>, io: impl AsyncRead + AsyncWrite + Unpin) -> Result<(), String> {
-        let service = service_fn(move |request: Request<Incoming>| {
-            let site = self.clone();
-            async move { Ok::<_, Infallible>(site.respond(request).await) }
-        });
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(REQUEST).max_headers(HEADERS);
-        let connection = http.serve_connection(TokioIo::new(SlowReader::new(io)), service);
-        connection.await.map_err(|error| error.to_string())
-    }
+async fn converse(
+    site: Arc<dyn Site>,
+    client: HttpClient,
+    io: impl AsyncRead + AsyncWrite + Unpin,
+) -> Result<(), String> {
+    let client = Arc::new(client);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (site, client) = (site.clone(), client.clone());
+        async move { Ok::<_, Infallible>(respond(site, client, request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER).max_headers(HEADERS);
+    let connection = http.serve_connection(TokioIo::new(SlowReader::new(io)), service);
+    connection.await.map_err(|error| error.to_string())
+}
 
-    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let has_body = !request.body().is_end_stream();
-        let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
-        let answer = answer::answer(&self.context, self.token.as_ref(), method, path, headers).await;
-        let HttpAnswer { status, content_type, header, body } = answer;
-        let mut response = Response::new(Full::new(body));
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
-        headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
-        headers.extend(header);
-        if has_body {
-            // It is not read, so nothing behind it is.
-            headers.insert(header::CONNECTION, header::HeaderValue::from_static("close"));
-        }
-        response
+async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<Incoming>) -> Answer {
+    let has_body = !request.body().is_end_stream();
+    let takes_one = *request.method() == Method::POST;
+    let mut answer = site.respond(client, request).await;
+    let is_read = takes_one && answer.status().is_success();
+    let headers = answer.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if has_body && !is_read {
+        // Nothing behind a body that is not read is a request.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    answer
 }

@@ -117,6 +117,7 @@ configuration! {
     services::UnixSocketClient => unix_socket_clients: Vec<services::UnixSocketClient>, component UnixSocketClient;
     services::IpRouter => ip_routers: Vec<IpRouterOptions>, component IpRouter;
     http::Metrics => metrics: Option<http::Metrics>, component Metrics;
+    http::Web => web: Option<http::Web>, component Web;
     work::WorkCommand => work_commands: Vec<CommandType>;
     work::WorkKubernetes => work_kubernetes: Vec<KubernetesType>;
     work::WorkPython => work_python: Vec<CommandType>;

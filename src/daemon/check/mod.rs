@@ -29,6 +29,7 @@ use crate::http::TokenFile;
 use crate::os::address::{bind, open_first};
 use crate::os::container;
 use crate::rpc::report::finding::{Finding, Severity};
+use crate::tls::access::AccessTokens;
 use crate::work::{self, limits::Limits};
 
 /// The rest of the arguments, if they ask for a check.
@@ -195,6 +196,12 @@ impl Findings {
             Component::Metrics(metrics) => {
                 self.tcp(component, &metrics.address);
                 if let Some(Err(error)) = metrics.token_file.clone().map(TokenFile::open) {
+                    self.add(component, error);
+                }
+            }
+            Component::Web(web) => {
+                self.tcp(component, &web.address);
+                if let Some(Err(error)) = web.tokens.clone().map(|tokens| AccessTokens::new(tokens).list()) {
                     self.add(component, error);
                 }
             }

@@ -1,0 +1,25 @@
+//! What another node says of its links: anybody may ask it. A node of receptor says nothing of the kind.
+
+use std::time::Duration;
+
+use super::Context;
+use super::doctor::SERVICE;
+use crate::rpc::report::node::{LinkReport, NodeReport, Section};
+use crate::rpc::report::{self};
+use crate::rpc::request::Request;
+use crate::rpc::{CallLimits, ControlConnection};
+use crate::wire::{NodeId, ServiceName};
+
+/// The answer of a node with a thousand neighbours has some hundred kilobytes.
+const LIMITS: CallLimits =
+    CallLimits { greeting: Duration::from_secs(5), answer: Duration::from_secs(5), answer_size: 1 << 20 };
+
+/// The links of a node; `None` if it does not say.
+pub(crate) async fn far_links(context: &Context, node: &str) -> Option<Vec<LinkReport>> {
+    let (node, service) = (NodeId::new(node).ok()?, ServiceName::new(SERVICE).ok()?);
+    let stream = context.streams.dial_shared(&node, service, None).await.ok()?;
+    let mut connection = ControlConnection::to_node(Box::new(stream), node.as_str(), LIMITS);
+    let request = Request::Status { fields: Some(vec![Section::Links.to_string()]) };
+    let answer = connection.command(&request).await.ok()?;
+    report::read::<NodeReport>(&answer).ok()?.links
+}

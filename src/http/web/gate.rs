@@ -1,0 +1,238 @@
+//! Who asks, and what he may do: a token, the session of a browser, or a client certificate says so. Owns how each is shown,
+//! and what a change needs besides. A wrong token is answered late, and only so many at a time.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use http::uri::Authority;
+use tokio::time::sleep;
+
+use super::hosts::{is_own_page, only};
+use super::refusal::{Code, Refusal};
+use super::sessions::{LASTS, Sessions};
+use crate::http::answer::bearer;
+use crate::http::server::HttpClient;
+use crate::os::address::network_of;
+use crate::os::places::Places;
+use crate::tls::AccessLevel;
+use crate::tls::access::{AccessError, AccessToken, AccessTokens};
+use crate::work::CallerName;
+
+const SESSION: &str = "meshd-session";
+const FORM_TOKEN: HeaderName = HeaderName::from_static("x-form-token");
+/// How long a wrong token waits for its answer, and how many of one host may.
+const DELAY: Duration = Duration::from_secs(1);
+const DELAYED: usize = 16;
+/// What a proxy adds for clients that are not on this machine.
+const OF_PROXIES: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+pub(super) struct Gate {
+    tokens: Option<AccessTokens>,
+    client_level: AccessLevel,
+    /// The most that anybody may do.
+    pub(super) allow: AccessLevel,
+    sessions: Sessions,
+    delayed: Places<IpAddr>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Visitor {
+    pub(super) level: AccessLevel,
+    /// A program or a browser of this machine.
+    pub(super) is_here: bool,
+    proof: Proof,
+}
+
+#[derive(Debug, Clone)]
+enum Proof {
+    None,
+    Token(AccessToken),
+    /// A cookie's word, and the token that it stands for.
+    Session(String, AccessToken),
+    Certificate(String),
+}
+
+impl Visitor {
+    /// Nobody in particular.
+    pub(super) fn nobody() -> Self {
+        Self { level: AccessLevel::None, is_here: false, proof: Proof::None }
+    }
+
+    /// Their name, as tokens and certificates call them.
+    pub(super) fn name(&self) -> Option<&str> {
+        match &self.proof {
+            Proof::None => None,
+            Proof::Token(token) | Proof::Session(_, token) => Some(&token.name),
+            Proof::Certificate(name) => Some(name),
+        }
+    }
+
+    /// As who they submit jobs, and stand in the audit. No token's name has a colon.
+    pub(super) fn caller(&self) -> CallerName {
+        let name = match &self.proof {
+            Proof::None => String::new(),
+            Proof::Token(token) | Proof::Session(_, token) => token.name.clone(),
+            Proof::Certificate(name) => format!("cert:{name}"),
+        };
+        CallerName::Web { name, is_admin: self.level >= AccessLevel::Admin }
+    }
+
+    /// What a form token of theirs belongs to. Only a browser adds what shows who asks to what a foreign page sends.
+    fn form(&self) -> Option<String> {
+        match &self.proof {
+            Proof::None | Proof::Token(_) => None,
+            Proof::Session(word, _) => Some(format!("session:{word}")),
+            Proof::Certificate(name) => Some(format!("cert:{name}")),
+        }
+    }
+}
+
+impl Gate {
+    pub(super) fn new(tokens: Option<AccessTokens>, client_level: AccessLevel, allow: AccessLevel) -> Self {
+        Self { tokens, client_level, allow, sessions: Sessions::new(), delayed: Places::new(DELAYED) }
+    }
+
+    /// Who sends these headers.
+    ///
+    /// # Errors
+    /// A token that is wrong. A session that has ended is as good as none.
+    pub(super) async fn identify(
+        &self,
+        client: &HttpClient,
+        headers: &HeaderMap,
+    ) -> Result<Visitor, Refusal> {
+        let proof = self.proof(client, headers).await?;
+        let level = match &proof {
+            Proof::None => AccessLevel::None,
+            Proof::Token(token) | Proof::Session(_, token) => token.level,
+            Proof::Certificate(_) => self.client_level,
+        };
+        let is_here = client.host.is_loopback() && !OF_PROXIES.iter().any(|name| headers.contains_key(*name));
+        Ok(Visitor { level: level.min(self.allow), is_here, proof })
+    }
+
+    async fn proof(&self, client: &HttpClient, headers: &HeaderMap) -> Result<Proof, Refusal> {
+        if headers.contains_key(AUTHORIZATION) {
+            let shown = only(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+            return self.token(client, shown.unwrap_or_default()).await.map(Proof::Token);
+        }
+        if let Some(word) = session_of(headers)
+            && let Some(token) = self.sessions.find(word)
+        {
+            if self.has(&token).await? {
+                return Ok(Proof::Session(word.to_owned(), token));
+            }
+            self.sessions.end(word);
+        }
+        match &client.certificate {
+            Some(name) if self.client_level != AccessLevel::None => Ok(Proof::Certificate(name.clone())),
+            Some(_) | None => Ok(Proof::None),
+        }
+    }
+
+    /// The line of a token that somebody shows.
+    async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, Refusal> {
+        let shown = shown.to_vec();
+        if let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?.flatten() {
+            return Ok(token);
+        }
+        let Some(_place) = self.delayed.take(&network_of(client.host)) else {
+            return Err(Refusal::new(Code::TooMany, "too many wrong tokens: wait a second"));
+        };
+        tracing::debug!(host = %client.host, "a wrong token of the page's API");
+        sleep(DELAY).await;
+        Err(Refusal::new(Code::Unauthorized, "there is no such token"))
+    }
+
+    async fn has(&self, token: &AccessToken) -> Result<bool, Refusal> {
+        let token = token.clone();
+        Ok(self.look(move |tokens| tokens.has(&token)).await?.unwrap_or(false))
+    }
+
+    /// Looks at the file of tokens, if there is one. It may lie on a file system that hangs.
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(AccessTokens) -> Result<T, AccessError> + Send + 'static,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(tokens) = self.tokens.clone() else { return Ok(None) };
+        match tokio::task::spawn_blocking(move || look(tokens)).await {
+            Ok(Ok(found)) => Ok(Some(found)),
+            // Who has shown no good token is not told of files.
+            Ok(Err(_)) | Err(_) => {
+                let message = "the node cannot use its file of tokens: meshd check says why";
+                Err(Refusal::new(Code::StoreAway, message))
+            }
+        }
+    }
+
+    /// Whether what a visitor has shown still allows as much.
+    pub(super) async fn still_admits(&self, visitor: &Visitor) -> bool {
+        match &visitor.proof {
+            // Of a certificate that is revoked the connection is cut.
+            Proof::None | Proof::Certificate(_) => true,
+            Proof::Token(token) => self.has(token).await.unwrap_or(false),
+            Proof::Session(word, token) => {
+                self.sessions.find(word).is_some() && self.has(token).await.unwrap_or(false)
+            }
+        }
+    }
+
+    /// Refuses a change that a foreign page may have made a browser ask for.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`]
+    pub(super) fn check_form(
+        &self,
+        visitor: &Visitor,
+        headers: &HeaderMap,
+        called: &Authority,
+        client: &HttpClient,
+    ) -> Result<(), Refusal> {
+        let Some(form) = visitor.form() else { return Ok(()) };
+        if !is_own_page(headers, called, client.is_secured) {
+            return Err(Refusal::new(Code::Forbidden, "Origin: a change comes from a page of this server"));
+        }
+        let is_good =
+            only(headers, &FORM_TOKEN).is_some_and(|shown| self.sessions.is_form_token(&form, shown));
+        let message = "X-Form-Token: it is the form_token of api/v1/session";
+        if is_good { Ok(()) } else { Err(Refusal::new(Code::Forbidden, message)) }
+    }
+
+    /// What a visitor's page needs for changes.
+    pub(super) fn form_token(&self, visitor: &Visitor) -> Option<String> {
+        visitor.form().map(|form| self.sessions.form_token(&form))
+    }
+
+    /// Begins a session: the cookie of it. Without a path it is for the API alone, wherever a proxy has put that.
+    ///
+    /// # Errors
+    /// As [`Self::identify`].
+    pub(super) async fn sign_in(
+        &self,
+        client: &HttpClient,
+        token: &str,
+        by_tls: bool,
+    ) -> Result<String, Refusal> {
+        let token = self.token(client, token.as_bytes()).await?;
+        tracing::info!(name = token.name, level = %token.level, host = %client.host, "signed in to the page");
+        let (word, seconds) = (self.sessions.begin(token), LASTS.as_secs());
+        let secure = if by_tls { "; Secure" } else { "" };
+        Ok(format!("{SESSION}={word}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"))
+    }
+
+    pub(super) fn sign_out(&self, visitor: &Visitor) {
+        if let Proof::Session(word, _) = &visitor.proof {
+            self.sessions.end(word);
+        }
+    }
+}
+
+/// The word of a session in the cookies.
+fn session_of(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == SESSION).map(|(_, word)| word)
+}

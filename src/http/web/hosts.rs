@@ -1,0 +1,165 @@
+//! By which names clients may call this server. A foreign page can have its own name lead to this host, and then speaks to it
+//! as if it were its own server: what tells them apart is the name that the browser was given, `Host`, and, of a change, the
+//! page that makes it, `Origin`.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::{HOST, ORIGIN};
+use http::request::Parts;
+use http::uri::Authority;
+
+use super::refusal::{Code, Refusal};
+use crate::http::server::HttpClient;
+
+const LOCALHOST: &str = "localhost";
+
+/// The names that are accepted.
+pub(super) struct Hosts {
+    /// In lower case, each with its port if only that one is meant. None: those of the address.
+    given: Vec<String>,
+    /// The host in the configured address.
+    own: String,
+}
+
+impl Hosts {
+    pub(super) fn new(given: Vec<String>, own: &str) -> Self {
+        let own = if own.contains(':') { format!("[{own}]") } else { own.to_ascii_lowercase() };
+        Self { given, own }
+    }
+
+    /// The name by which a request calls this server.
+    ///
+    /// # Errors
+    /// It is another one's, or there is none, or several.
+    pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Result<Authority, Refusal> {
+        let misdirected = || {
+            let message = "no server of this name is here: the directive web names its hosts";
+            Refusal::new(Code::Misdirected, message)
+        };
+        let called = only(&head.headers, &HOST).and_then(authority).ok_or_else(misdirected)?;
+        let is_contradicted = head.uri.authority().is_some_and(|other| !is_same(other, &called));
+        if is_contradicted || !self.has(&called, client.local) { Err(misdirected()) } else { Ok(called) }
+    }
+
+    fn has(&self, called: &Authority, local: IpAddr) -> bool {
+        let (whole, host) = (called.as_str().to_ascii_lowercase(), called.host().to_ascii_lowercase());
+        if !self.given.is_empty() {
+            return self.given.iter().any(|name| *name == host || *name == whole);
+        }
+        let address = match local {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
+        host == address || host == self.own || (local.is_loopback() && host == LOCALHOST)
+    }
+}
+
+/// Whether a request comes from a page of the server that it calls.
+pub(super) fn is_own_page(headers: &HeaderMap, called: &Authority, is_secured: bool) -> bool {
+    let Some((scheme, origin)) = only(headers, &ORIGIN).and_then(|origin| origin.split_once("://")) else {
+        return false;
+    };
+    // Without TLS a proxy may add it.
+    let is_scheme = scheme == "https" || (scheme == "http" && !is_secured);
+    is_scheme && authority(origin).is_some_and(|origin| is_same(&origin, called))
+}
+
+/// The value of a header that is there once.
+pub(super) fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
+    let mut all = headers.get_all(name).iter();
+    let first = all.next()?.to_str().ok();
+    first.filter(|_| all.next().is_none())
+}
+
+fn authority(text: &str) -> Option<Authority> {
+    text.parse().ok().filter(|_| !text.contains('@'))
+}
+
+fn is_same(one: &Authority, other: &Authority) -> bool {
+    one.as_str().eq_ignore_ascii_case(other.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn called(hosts: &Hosts, local: &str, host: &[&str], uri: &str) -> bool {
+        let (local, host_of) = (local.parse().unwrap(), local.parse().unwrap());
+        let client = HttpClient { host: host_of, local, is_secured: false, certificate: None };
+        let mut request = Request::builder().uri(uri);
+        for one in host {
+            request = request.header(HOST, *one);
+        }
+        hosts.called(&client, &request.body(()).unwrap().into_parts().0).is_ok()
+    }
+
+    #[test]
+    fn a_server_is_called_by_its_address_unless_other_names_are_given() {
+        let own = Hosts::new(Vec::new(), "localhost");
+        for host in ["localhost", "LOCALHOST:27191", "127.0.0.1", "127.0.0.1:1"] {
+            assert!(called(&own, "127.0.0.1", &[host], "/"), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.",
+            "a@localhost",
+            "127.0.0.2",
+            "[::1]",
+            "127.1",
+        ] {
+            assert!(!called(&own, "127.0.0.1", &[host], "/"), "{host}");
+        }
+        assert!(
+            !called(&own, "127.0.0.1", &[], "/")
+                && !called(&own, "127.0.0.1", &["localhost", "localhost"], "/")
+        );
+        assert!(called(&own, "::1", &["[::1]:27191"], "/"));
+        assert!(called(&own, "127.0.0.1", &["localhost"], "http://localhost/"));
+        assert!(!called(&own, "127.0.0.1", &["localhost"], "http://evil.example/"));
+        let any = Hosts::new(Vec::new(), "0.0.0.0");
+        assert!(
+            called(&any, "192.0.2.1", &["192.0.2.1:443"], "/")
+                && !called(&any, "192.0.2.1", &["localhost"], "/")
+        );
+        let given = Hosts::new(vec!["mesh.example".to_owned(), "other.example:8443".to_owned()], "127.0.0.1");
+        for (host, is_one) in [
+            ("mesh.example", true),
+            ("Mesh.example:9", true),
+            ("other.example:8443", true),
+            ("other.example", false),
+            ("127.0.0.1", false),
+        ] {
+            assert_eq!(called(&given, "127.0.0.1", &[host], "/"), is_one, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_the_servers_own_if_its_origin_is_what_the_server_is_called() {
+        let is_own = |origin: &[&str], is_secured| {
+            let mut headers = HeaderMap::new();
+            for one in origin {
+                headers.append(ORIGIN, one.parse().unwrap());
+            }
+            is_own_page(&headers, &"mesh.example:81".parse().unwrap(), is_secured)
+        };
+        assert!(is_own(&["http://mesh.example:81"], false) && is_own(&["https://MESH.example:81"], true));
+        assert!(is_own(&["https://mesh.example:81"], false), "behind a proxy with TLS");
+        assert!(!is_own(&["http://mesh.example:81"], true));
+        for origin in [
+            "null",
+            "",
+            "http://mesh.example",
+            "http://mesh.example:82",
+            "http://evil.example:81",
+            "ftp://mesh.example:81",
+        ] {
+            assert!(!is_own(&[origin], false), "{origin}");
+        }
+        assert!(!is_own(&[], false) && !is_own(&["http://mesh.example:81", "http://mesh.example:81"], false));
+    }
+}

@@ -1,0 +1,271 @@
+//! What the API asks of the controller: lists, jobs, their output and events, changes, and new jobs, whose payload goes to the
+//! work engine as it comes. Owns how paths, queries and bodies become operations, and what of the answers is not for everybody.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::header::HeaderValue;
+use http::{HeaderName, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, interval_at, timeout};
+
+use super::gate::Visitor;
+use super::query::{Kind, arguments};
+use super::refusal::{Code, Refusal};
+use super::{Asked, Web, small};
+use crate::control::OperationStream;
+use crate::http::answer::{self, Answer};
+use crate::rpc::operation::{self, Operation};
+use crate::rpc::request::SubmitRequest;
+use crate::tls::AccessLevel;
+use crate::work::jobs::CONTROLLER;
+use crate::work::{Caller, Origin, Submission, WorkError};
+
+/// How long a payload may stop coming.
+const SILENT: Duration = Duration::from_secs(60);
+/// What is still read of a payload that was refused, so that the client gets to reading why.
+const DRAINED: usize = 16 << 20;
+const DRAINED_WITHIN: Duration = Duration::from_secs(2);
+/// How often it is looked whether a client whose answer goes on is still admitted.
+const LOOK: Duration = Duration::from_secs(15);
+
+/// Why a part of the output is not there.
+const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
+
+const NDJSON: &str = "application/x-ndjson";
+
+const OF_JOBS: [(&str, Kind); 9] = [
+    ("state", Kind::Texts),
+    ("kind", Kind::Texts),
+    ("name", Kind::Text),
+    ("group", Kind::Text),
+    ("node", Kind::Text),
+    ("since", Kind::Text),
+    ("until", Kind::Text),
+    ("before", Kind::Number),
+    ("limit", Kind::Number),
+];
+const OF_OUTPUT: [(&str, Kind); 3] =
+    [("from", Kind::Number), ("attempt", Kind::Number), ("follow", Kind::Flag)];
+const OF_EVENTS: [(&str, Kind); 4] =
+    [("from", Kind::Number), ("host", Kind::Text), ("failed", Kind::Flag), ("follow", Kind::Flag)];
+
+impl Web {
+    /// A list that anybody may see who may ask for it.
+    pub(super) async fn list(&self, asked: &Asked, op: &str) -> Result<Answer, Refusal> {
+        let (answer, _) = self.ask(&asked.visitor, op, arguments(&asked.query, &[])?).await?;
+        Ok(answer::json(StatusCode::OK, &answer))
+    }
+
+    /// Jobs. Labels are for those with a level.
+    pub(super) async fn jobs(&self, asked: &Asked) -> Result<Answer, Refusal> {
+        let (mut answer, _) =
+            self.ask(&asked.visitor, "job.list", arguments(&asked.query, &OF_JOBS)?).await?;
+        if let operation::Answer::ListJobs(list) = &mut answer
+            && asked.visitor.level < AccessLevel::Read
+        {
+            list.jobs.iter_mut().for_each(|job| job.labels.clear());
+        }
+        Ok(answer::json(StatusCode::OK, &answer))
+    }
+
+    /// One job: a look or a change.
+    pub(super) async fn of_job(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
+        let Asked { visitor, word, body, .. } = asked;
+        let _ignored = small(body).await?;
+        let (answer, _) = self.ask(&visitor, op, job(&word)?).await?;
+        Ok(answer::json(StatusCode::OK, &answer))
+    }
+
+    pub(super) async fn of_instance(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
+        let Asked { visitor, word, body, .. } = asked;
+        let _ignored = small(body).await?;
+        let arguments = Map::from_iter([("name".to_owned(), Value::from(word))]);
+        let (answer, _) = self.ask(&visitor, op, arguments).await?;
+        Ok(answer::json(StatusCode::OK, &answer))
+    }
+
+    pub(super) async fn rerun(&self, asked: Asked) -> Result<Answer, Refusal> {
+        let Asked { visitor, word, body, .. } = asked;
+        let body = small(body).await?;
+        let mut arguments = match body.is_empty() {
+            true => Map::new(),
+            false => serde_json::from_slice(&body)
+                .map_err(|_| Refusal::bad("the body is {\"failed_hosts\": true}"))?,
+        };
+        arguments.extend(job(&word)?);
+        let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
+        Ok(answer::json(StatusCode::OK, &answer))
+    }
+
+    /// Bytes as the runner wrote them.
+    pub(super) async fn output(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let (answer, rest) = self.stream(&asked, "job.output", &OF_OUTPUT).await?;
+        let missing = match answer {
+            operation::Answer::ReadOutput(begins) => begins.missing,
+            _ => None,
+        };
+        let mut answer = self.follow(asked.visitor, answer::TEXT, rest, Bytes::new())?;
+        if let Some(why) = missing.and_then(|why| HeaderValue::try_from(why).ok()) {
+            answer.headers_mut().insert(MISSING, why);
+        }
+        Ok(answer)
+    }
+
+    pub(super) async fn job_events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let (_, rest) = self.stream(&asked, "job.events", &OF_EVENTS).await?;
+        self.follow(asked.visitor, NDJSON, rest, Bytes::new())
+    }
+
+    async fn stream(
+        &self,
+        asked: &Asked,
+        op: &str,
+        known: &[(&str, Kind)],
+    ) -> Result<(operation::Answer, Box<dyn OperationStream>), Refusal> {
+        let mut arguments = arguments(&asked.query, known)?;
+        arguments.extend(job(&asked.word)?);
+        let (answer, rest) = self.ask(&asked.visitor, op, arguments).await?;
+        Ok((answer, rest.ok_or_else(|| Refusal::new(Code::Refused, "nothing follows"))?))
+    }
+
+    /// An answer that goes on for as long as there is something, the client reads, and is still admitted. What is sent
+    /// while there is nothing, if that is anything, shows that it goes on.
+    pub(super) fn follow(
+        self: Arc<Self>,
+        visitor: Visitor,
+        content_type: &'static str,
+        rest: Box<dyn OperationStream>,
+        idle: Bytes,
+    ) -> Result<Answer, Refusal> {
+        let place = self.streams.clone().try_acquire_owned();
+        let place =
+            place.map_err(|_| Refusal::new(Code::TooMany, "too many clients follow something here"))?;
+        let looks = interval_at(Instant::now() + LOOK, LOOK);
+        let begin = Some((self, visitor, rest, looks, place));
+        let pieces = unfold(begin, move |following| {
+            let idle = idle.clone();
+            async move {
+                let (web, visitor, mut rest, mut looks, place) = following?;
+                loop {
+                    tokio::select! {
+                        piece = rest.next() => {
+                            return piece.map(|piece| (Ok(piece), Some((web, visitor, rest, looks, place))));
+                        }
+                        _ = looks.tick() => {
+                            if !web.gate.still_admits(&visitor).await {
+                                return Some((Err(io::ErrorKind::PermissionDenied.into()), None));
+                            }
+                            if !idle.is_empty() {
+                                return Some((Ok(idle), Some((web, visitor, rest, looks, place))));
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        Ok(answer::stream(content_type, pieces))
+    }
+
+    /// A new job: the body is what `work submit` to the type `controller` takes. It is whole, or nothing of it stays, also
+    /// where the client goes away.
+    pub(super) async fn submit(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        self.controller()?;
+        let submitted = tokio::spawn(async move {
+            let Asked { visitor, mut body, .. } = asked;
+            let submitted = self.intake(&visitor, &mut body).await;
+            if submitted.is_err() {
+                drain(&mut body).await;
+            }
+            submitted
+        });
+        let gone = |error: tokio::task::JoinError| Refusal::new(Code::Refused, error.to_string());
+        let (unit, id) = submitted.await.map_err(gone)??;
+        Ok(answer::json(StatusCode::CREATED, &json!({ "id": id, "unit": unit })))
+    }
+
+    /// The unit, and the job's number if the store has it already.
+    async fn intake(&self, visitor: &Visitor, body: &mut Incoming) -> Result<(String, Option<i64>), Refusal> {
+        let work = &self.context.work;
+        let request = SubmitRequest {
+            node: self.context.node.id().to_string(),
+            work_type: CONTROLLER.to_owned(),
+            ..SubmitRequest::default()
+        };
+        let credentials = visitor.caller();
+        let caller = Caller { origin: Origin::Tcp, trusted: true, signature: None, credentials };
+        let mut submission = work.submit(request, caller).await?;
+        let unit = submission.id().to_string();
+        if let Err(refused) = payload(&mut submission, body).await {
+            submission.discard(refused.message().to_owned()).await;
+            return Err(refused);
+        }
+        submission.finish().await?;
+        let job = work.job_unit(&unit).and_then(|unit| unit.extra().job_id);
+        tracing::info!(unit, job, who = %visitor.caller(), "submitted by the page's API");
+        Ok((unit, job))
+    }
+
+    async fn ask(
+        &self,
+        visitor: &Visitor,
+        op: &str,
+        mut arguments: Map<String, Value>,
+    ) -> Result<(operation::Answer, Option<Box<dyn OperationStream>>), Refusal> {
+        let controller = self.controller()?;
+        arguments.insert("op".to_owned(), Value::from(op));
+        let operation = Operation::parse(arguments)?;
+        Ok(controller.operate(operation, visitor.caller().to_string()).await?)
+    }
+
+    fn controller(&self) -> Result<&dyn crate::control::Operations, Refusal> {
+        let controller = self.context.controller.as_deref();
+        controller.ok_or_else(|| Refusal::new(Code::NotFound, "this node is no control node"))
+    }
+}
+
+impl From<WorkError> for Refusal {
+    fn from(error: WorkError) -> Self {
+        Self::new(Code::Refused, error.to_string())
+    }
+}
+
+/// The job of a path.
+fn job(word: &str) -> Result<Map<String, Value>, Refusal> {
+    let id = word.parse::<i64>().ok().filter(|id| *id > 0 && !word.starts_with('+'));
+    let id = id.ok_or_else(|| Refusal::new(Code::NotFound, "a job is called by its number"))?;
+    Ok(Map::from_iter([("id".to_owned(), Value::from(id))]))
+}
+
+/// Hands the payload on piece by piece, each once the one before is taken.
+async fn payload(submission: &mut Submission, body: &mut Incoming) -> Result<(), Refusal> {
+    loop {
+        let late = |_| Refusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
+        match timeout(SILENT, body.frame()).await.map_err(late)? {
+            None => return Ok(()),
+            Some(Err(_)) => return Err(Refusal::bad("the body ends early")),
+            Some(Ok(frame)) => {
+                if let Some(bytes) = frame.data_ref() {
+                    submission.write(bytes).await?;
+                }
+            }
+        }
+    }
+}
+
+async fn drain(body: &mut Incoming) {
+    let mut left = DRAINED;
+    let drain = async {
+        while left > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    let _late = timeout(DRAINED_WITHIN, drain).await;
+}

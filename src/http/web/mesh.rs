@@ -1,0 +1,234 @@
+//! The mesh for the page: its nodes and its links. What this node knows is told at once; figures of other nodes' links are asked
+//! from them every now and then, while somebody looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use http::StatusCode;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Web;
+use crate::control::{Context, far_links};
+use crate::http::answer::{self, Answer};
+use crate::rpc::report::node::LinkReport;
+
+/// How often other nodes are asked, and for how long after the last look.
+const ASK: Duration = Duration::from_secs(30);
+const LOOKED: Duration = Duration::from_secs(60);
+/// Nodes that are asked at a time, and how long each may take.
+const AT_ONCE: usize = 8;
+const WITHIN: Duration = Duration::from_secs(10);
+/// A node that has said nothing is asked each so many rounds: those of receptor never do.
+const SILENT: u32 = 10;
+
+/// A node of the mesh.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct MeshNode {
+    name: String,
+    /// It is the one that answers.
+    own: bool,
+    reachable: bool,
+    next_hop: Option<String>,
+    /// Along the route.
+    cost: Option<f64>,
+    neighbours: Vec<String>,
+    work_types: Vec<String>,
+    services: Vec<String>,
+    last_advertised: Option<Timestamp>,
+    /// The state of the instance of that name.
+    instance: Option<String>,
+}
+
+/// A link, with the lesser name first.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct MeshLink {
+    a: String,
+    b: String,
+    cost_ab: Option<f64>,
+    cost_ba: Option<f64>,
+    figures: Vec<LinkFigures>,
+}
+
+/// What one end says of a link.
+#[derive(Debug, Serialize)]
+pub(crate) struct LinkFigures {
+    from: String,
+    transport: String,
+    rtt_seconds: Option<f64>,
+    loss: f64,
+    queued_bytes: u64,
+    dropped: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    asked: Timestamp,
+}
+
+/// What nodes have said of their links, and when. Its task ends with it.
+pub(super) struct FarLinks {
+    shared: Arc<SharedLinks>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+struct SharedLinks {
+    context: Context,
+    // A lock and no task: held for a copy or an entry alone.
+    state: Mutex<LinksState>,
+}
+
+#[derive(Default)]
+struct LinksState {
+    said: BTreeMap<String, (Timestamp, Vec<LinkReport>)>,
+    looked: Option<Instant>,
+    is_running: bool,
+}
+
+impl Web {
+    pub(super) async fn nodes(&self) -> Answer {
+        let (own, mesh) = (self.context.node.id(), self.context.node.status().await);
+        let states = self.context.observer.controller().await.map(|(report, _)| report.nodes);
+        let states: BTreeMap<String, String> =
+            states.into_iter().flatten().map(|one| (one.node, one.node_state)).collect();
+        let costs = mesh.path_costs(own);
+        let linked = mesh.known_connection_costs.iter();
+        let mut names: BTreeSet<_> = linked.flat_map(|(node, links)| links.keys().chain([node])).collect();
+        names.extend(mesh.routing_table.keys().chain([own]));
+        names.extend(mesh.advertisements.iter().map(|ad| &ad.node_id));
+        let mut nodes = Vec::new();
+        for name in names {
+            let next_hop = mesh.routing_table.get(name);
+            let neighbours = mesh.known_connection_costs.get(name);
+            let mut node = MeshNode {
+                name: name.to_string(),
+                own: name == own,
+                reachable: name == own || next_hop.is_some(),
+                next_hop: next_hop.map(ToString::to_string),
+                cost: costs.get(name).copied().filter(|_| name == own || next_hop.is_some()),
+                neighbours: neighbours
+                    .iter()
+                    .flat_map(|links| links.keys())
+                    .map(ToString::to_string)
+                    .collect(),
+                instance: states.get(name.as_str()).cloned(),
+                ..MeshNode::default()
+            };
+            for ad in mesh.advertisements.iter().filter(|ad| ad.node_id == *name) {
+                node.services.push(ad.service.to_string());
+                let types = ad.work_commands.iter().flatten().map(|kind| kind.work_type.clone());
+                node.work_types.extend(types);
+                node.last_advertised = node.last_advertised.max(Some(ad.time));
+            }
+            nodes.push(node);
+        }
+        answer::json(StatusCode::OK, &json!({ "nodes": nodes }))
+    }
+
+    pub(super) async fn links(&self) -> Answer {
+        let (own, mesh) = (self.context.node.id().as_str(), self.context.node.status().await);
+        let mut links = BTreeMap::new();
+        for (from, ends) in mesh.known_connection_costs.iter() {
+            for (to, cost) in ends.iter() {
+                let link = link(&mut links, from.as_str(), to.as_str());
+                let side = if from < to { &mut link.cost_ab } else { &mut link.cost_ba };
+                *side = Some(cost.get());
+            }
+        }
+        let own_links = self.context.node.links().await.into_iter().map(LinkReport::from).collect();
+        let mut said = self.far_links.look();
+        said.insert(own.to_owned(), (Timestamp::now(), own_links));
+        for (from, (asked, reports)) in said {
+            for report in reports {
+                // What another node says may be older than what is known of the mesh.
+                let is_known = from == own || links.contains_key(&ends(&from, &report.node_id));
+                if is_known {
+                    let link = link(&mut links, &from, &report.node_id);
+                    link.figures.push(LinkFigures::new(from.clone(), asked, report));
+                }
+            }
+        }
+        answer::json(StatusCode::OK, &json!({ "links": links.into_values().collect::<Vec<_>>() }))
+    }
+}
+
+fn ends(one: &str, other: &str) -> (String, String) {
+    (one.min(other).to_owned(), one.max(other).to_owned())
+}
+
+/// The link between two nodes, which is there from now on.
+fn link<'a>(links: &'a mut BTreeMap<(String, String), MeshLink>, one: &str, other: &str) -> &'a mut MeshLink {
+    let (a, b) = ends(one, other);
+    let new = || MeshLink { a: a.clone(), b: b.clone(), ..MeshLink::default() };
+    links.entry((a.clone(), b.clone())).or_insert_with(new)
+}
+
+impl LinkFigures {
+    fn new(from: String, asked: Timestamp, link: LinkReport) -> Self {
+        let LinkReport { transport, probe_loss, queued_bytes, dropped, bytes_in, bytes_out, .. } = link;
+        let (rtt_seconds, loss) = (link.rtt.map(|nanos| nanos as f64 / 1e9), probe_loss);
+        Self { from, transport, rtt_seconds, loss, queued_bytes, dropped, bytes_in, bytes_out, asked }
+    }
+}
+
+impl FarLinks {
+    pub(super) fn new(context: &Context) -> Self {
+        let shared = Arc::new(SharedLinks { context: context.clone(), state: Mutex::default() });
+        Self { shared, task: Mutex::default() }
+    }
+
+    /// What the others have said. They are asked for a while from now on.
+    fn look(&self) -> BTreeMap<String, (Timestamp, Vec<LinkReport>)> {
+        let mut state = self.shared.state.lock();
+        state.looked = Some(Instant::now());
+        if !std::mem::replace(&mut state.is_running, true) {
+            let run = tokio::spawn(self.shared.clone().run());
+            *self.task.lock() = Some(AbortOnDropHandle::new(run));
+        }
+        state.said.clone()
+    }
+}
+
+impl SharedLinks {
+    async fn run(self: Arc<Self>) {
+        let mut silent = BTreeMap::<String, u32>::new();
+        for round in 0_u32.. {
+            let mesh = self.context.node.status().await;
+            let nodes: BTreeSet<String> = mesh.routing_table.keys().map(ToString::to_string).collect();
+            self.state.lock().said.retain(|node, _| nodes.contains(node));
+            silent.retain(|node, _| nodes.contains(node));
+            let is_due = |node: &String| silent.get(node).is_none_or(|since| round - since >= SILENT);
+            let due: Vec<String> = nodes.into_iter().filter(is_due).collect();
+            let mut answers = stream::iter(due).map(|node| self.ask(node)).buffer_unordered(AT_ONCE);
+            while let Some((node, said)) = answers.next().await {
+                let mut state = self.state.lock();
+                match said {
+                    Some(links) => {
+                        silent.remove(&node);
+                        state.said.insert(node, (Timestamp::now(), links));
+                    }
+                    None => {
+                        state.said.remove(&node);
+                        silent.insert(node, round);
+                    }
+                }
+            }
+            drop(answers);
+            sleep(ASK).await;
+            let mut state = self.state.lock();
+            if state.looked.is_none_or(|looked| looked.elapsed() > LOOKED) {
+                *state = LinksState::default();
+                return;
+            }
+        }
+    }
+
+    async fn ask(&self, node: String) -> (String, Option<Vec<LinkReport>>) {
+        let said = timeout(WITHIN, far_links(&self.context, &node)).await;
+        (node, said.ok().flatten())
+    }
+}

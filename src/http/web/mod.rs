@@ -1,0 +1,233 @@
+//! The directive `web`: the page, and the API that it reads. Owns the order in which a request is judged: by whom the server is
+//! called, what there is, who asks and may, and, of a change, whether a foreign page made it. What is answered is read from
+//! the node's reports, or is the controller's answer.
+//!
+//! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
+//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `watch` the events.
+
+mod gate;
+mod hosts;
+mod jobs;
+mod mesh;
+mod page;
+mod query;
+mod refusal;
+mod routes;
+mod sessions;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue, ORIGIN, SET_COOKIE};
+use http::uri::Authority;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use self::gate::{Gate, Visitor};
+use self::hosts::{Hosts, is_own_page, only};
+use self::mesh::FarLinks;
+use self::refusal::{Code, Refusal};
+use self::routes::Needs;
+use self::watch::Watch;
+use super::answer::{self, Answer};
+use super::server::{HttpClient, Responding, Site};
+use crate::control::Context;
+use crate::rpc::report::node::Section;
+use crate::tls::AccessLevel;
+use crate::tls::access::AccessTokens;
+
+/// Connections of one host: a proxy's are those of all its clients.
+const CONNECTIONS: usize = 128;
+/// Answers that go on for as long as the client likes.
+const STREAMS: usize = 64;
+/// The longest body that is not a job's, and how long it may take.
+const BODY: usize = 16 << 10;
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Headers of every answer: a page of this server uses nothing of others, and others use no page of it.
+const HARDENED: [(&str, &str); 4] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+         form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+];
+
+/// Settings of the directive.
+#[derive(Debug)]
+pub(crate) struct WebOptions {
+    pub(crate) client_level: AccessLevel,
+    pub(crate) tokens: Option<AccessTokens>,
+    pub(crate) allow: AccessLevel,
+    pub(crate) hosts: Vec<String>,
+    /// The host in the address that it listens on.
+    pub(crate) own_host: String,
+}
+
+/// What requests reach.
+pub(crate) struct Web {
+    context: Context,
+    gate: Gate,
+    hosts: Hosts,
+    streams: Arc<Semaphore>,
+    watch: Watch,
+    far_links: FarLinks,
+}
+
+/// A request that may be answered.
+struct Asked {
+    visitor: Visitor,
+    client: Arc<HttpClient>,
+    called: Authority,
+    /// Of the path, what is different in each.
+    word: String,
+    query: String,
+    headers: HeaderMap,
+    body: Incoming,
+}
+
+impl Site for Web {
+    fn connections(&self) -> usize {
+        CONNECTIONS
+    }
+
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
+        Box::pin(async move {
+            let mut answer = self.answer(client, request).await.unwrap_or_else(Answer::from);
+            for (name, value) in HARDENED {
+                let name = HeaderName::from_static(name);
+                answer.headers_mut().insert(name, HeaderValue::from_static(value));
+            }
+            answer
+        })
+    }
+}
+
+impl Web {
+    pub(crate) fn new(context: Context, options: WebOptions) -> Self {
+        let WebOptions { client_level, tokens, allow, hosts, own_host } = options;
+        Self {
+            gate: Gate::new(tokens, client_level, allow),
+            hosts: Hosts::new(hosts, &own_host),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            watch: Watch::new(&context),
+            far_links: FarLinks::new(&context),
+            context,
+        }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        client: Arc<HttpClient>,
+        request: Request<Incoming>,
+    ) -> Result<Answer, Refusal> {
+        let (head, body) = request.into_parts();
+        let called = self.hosts.called(&client, &head)?;
+        let (route, word) = routes::find(&head.method, head.uri.path())?;
+        let visitor = match route.needs {
+            Needs::Nothing => Visitor::nobody(),
+            Needs::Anybody | Needs::Presence | Needs::Level(_) => {
+                self.gate.identify(&client, &head.headers).await?
+            }
+        };
+        admit(&visitor, route.needs)?;
+        if route.is_change() {
+            self.gate.check_form(&visitor, &head.headers, &called, &client)?;
+        }
+        let query = head.uri.query().unwrap_or_default().to_owned();
+        let asked = Asked { visitor, client, called, word, query, headers: head.headers, body };
+        (route.answer)(self, asked).await
+    }
+
+    fn session(&self, asked: &Asked) -> Answer {
+        let (visitor, level) = (&asked.visitor, asked.visitor.level);
+        let form_token = self.gate.form_token(visitor).filter(|_| level > AccessLevel::None);
+        let told = json!({
+            "node": self.context.node.id(),
+            "version": self.context.observer.version,
+            "who": visitor.name(),
+            "level": level,
+            "controller": self.context.controller.is_some(),
+            "form_token": form_token,
+            "allow": self.gate.allow,
+        });
+        answer::json(StatusCode::OK, &told)
+    }
+
+    /// A token for a session. A foreign page may not sign a browser in.
+    async fn sign_in(&self, asked: Asked) -> Result<Answer, Refusal> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct SignIn {
+            token: String,
+        }
+        let Asked { client, called, headers, body, .. } = asked;
+        if headers.contains_key(ORIGIN) && !is_own_page(&headers, &called, client.is_secured) {
+            return Err(Refusal::new(Code::Forbidden, "Origin: a page of this server signs in"));
+        }
+        // The parser's own words could show the token.
+        let SignIn { token } = serde_json::from_slice(&small(body).await?)
+            .map_err(|_| Refusal::bad("the body is {\"token\": \"...\"}"))?;
+        // Behind a proxy the page knows whether there is TLS.
+        let by_tls =
+            client.is_secured || only(&headers, &ORIGIN).is_some_and(|page| page.starts_with("https:"));
+        let cookie = self.gate.sign_in(&client, &token, by_tls).await?;
+        let mut answer = nothing();
+        answer.headers_mut().extend(HeaderValue::try_from(cookie).ok().map(|cookie| (SET_COOKIE, cookie)));
+        Ok(answer)
+    }
+
+    fn sign_out(&self, asked: &Asked) -> Answer {
+        self.gate.sign_out(&asked.visitor);
+        nothing()
+    }
+
+    /// What `meshctl status` tells.
+    async fn status(&self) -> Answer {
+        let mut sections = Section::USUAL.to_vec();
+        sections.extend([Section::Peers, Section::Health, Section::Ending]);
+        answer::json(StatusCode::OK, &self.context.observer.report(&sections).await)
+    }
+
+    async fn doctor(&self) -> Answer {
+        let findings = self.context.doctor.examine().await;
+        answer::json(StatusCode::OK, &json!({ "findings": findings }))
+    }
+}
+
+fn admit(visitor: &Visitor, needs: Needs) -> Result<(), Refusal> {
+    let (is_enough, needed) = match needs {
+        Needs::Nothing | Needs::Anybody => return Ok(()),
+        Needs::Presence => (visitor.is_here || visitor.level >= AccessLevel::Read, AccessLevel::Read),
+        Needs::Level(level) => (visitor.level >= level, level),
+    };
+    match visitor.name() {
+        _ if is_enough => Ok(()),
+        None => Err(Refusal::new(Code::Unauthorized, "a token is needed")),
+        Some(_) => Err(Refusal::new(Code::Forbidden, format!("this needs the level {needed}"))),
+    }
+}
+
+fn nothing() -> Answer {
+    answer::whole(StatusCode::NO_CONTENT, answer::TEXT, "")
+}
+
+/// A body that is no job's.
+async fn small(body: Incoming) -> Result<Bytes, Refusal> {
+    let late = |_| Refusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
+    let read = timeout(BODY_WITHIN, Limited::new(body, BODY).collect()).await.map_err(late)?;
+    read.map(http_body_util::Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {
+        true => Refusal::new(Code::TooLarge, format!("the body is longer than {BODY} bytes")),
+        false => Refusal::bad("the body ends early"),
+    })
+}

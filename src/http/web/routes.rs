@@ -1,0 +1,165 @@
+//! The table of the page and its API: methods, paths, what each needs, and who answers.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::Method;
+use percent_encoding::percent_decode_str;
+
+use super::refusal::{Code, Refusal};
+use super::{Asked, Web, page};
+use crate::http::answer::Answer;
+use crate::tls::AccessLevel;
+
+/// Who may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Anybody, and it is not even looked who.
+    Nothing,
+    /// Anybody.
+    Anybody,
+    /// The level `read`, or somebody on this machine.
+    Presence,
+    /// That level.
+    Level(AccessLevel),
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+
+/// A path, with `*` for a word of it.
+pub(super) struct Route {
+    method: Method,
+    path: &'static str,
+    pub(super) needs: Needs,
+    pub(super) answer: fn(Arc<Web>, Asked) -> Answering,
+}
+
+impl Route {
+    /// Whether it changes something; then it needs a form token from who signed in.
+    pub(super) fn is_change(&self) -> bool {
+        self.method == Method::POST && self.needs != Needs::Anybody
+    }
+}
+
+const READ: Needs = Needs::Level(AccessLevel::Read);
+const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
+const ADMIN: Needs = Needs::Level(AccessLevel::Admin);
+
+macro_rules! routes {
+    ($($method:ident $path:literal $needs:expr, |$web:ident, $asked:ident| $answer:expr;)*) => {
+        const ROUTES: [Route; [$($path),*].len()] = [$(Route {
+            method: Method::$method,
+            path: $path,
+            needs: $needs,
+            answer: |$web, $asked| Box::pin(async move { $answer }),
+        }),*];
+    };
+}
+
+routes! {
+    GET "/" Needs::Nothing, |_web, asked| page::file(None, &asked.headers);
+    GET "/page/*" Needs::Nothing, |_web, asked| page::file(Some(&asked.word), &asked.headers);
+    GET "/api/v1/session" Needs::Anybody, |web, asked| Ok(web.session(&asked));
+    POST "/api/v1/session" Needs::Anybody, |web, asked| web.sign_in(asked).await;
+    POST "/api/v1/session/end" READ, |web, asked| Ok(web.sign_out(&asked));
+    GET "/api/v1/status" Needs::Presence, |web, _asked| Ok(web.status().await);
+    GET "/api/v1/nodes" Needs::Presence, |web, _asked| Ok(web.nodes().await);
+    GET "/api/v1/links" Needs::Presence, |web, _asked| Ok(web.links().await);
+    GET "/api/v1/instances" Needs::Presence, |web, asked| web.list(&asked, "instance.list").await;
+    GET "/api/v1/groups" Needs::Presence, |web, asked| web.list(&asked, "group.list").await;
+    GET "/api/v1/jobs" Needs::Presence, |web, asked| web.jobs(&asked).await;
+    GET "/api/v1/jobs/*" READ, |web, asked| web.of_job(asked, "job.get").await;
+    GET "/api/v1/jobs/*/explain" READ, |web, asked| web.of_job(asked, "job.explain").await;
+    GET "/api/v1/jobs/*/output" READ, |web, asked| web.output(asked).await;
+    GET "/api/v1/jobs/*/events" READ, |web, asked| web.job_events(asked).await;
+    GET "/api/v1/doctor" READ, |web, _asked| Ok(web.doctor().await);
+    GET "/api/v1/events" READ, |web, asked| web.events(asked).await;
+    POST "/api/v1/jobs" OPERATE, |web, asked| web.submit(asked).await;
+    POST "/api/v1/jobs/*/cancel" OPERATE, |web, asked| web.of_job(asked, "job.cancel").await;
+    POST "/api/v1/jobs/*/rerun" OPERATE, |web, asked| web.rerun(asked).await;
+    POST "/api/v1/instances/*/enable" ADMIN, |web, asked| web.of_instance(asked, "instance.enable").await;
+    POST "/api/v1/instances/*/disable" ADMIN, |web, asked| web.of_instance(asked, "instance.disable").await;
+}
+
+/// The route of a request, and the word for its `*`. Paths are taken as they are written; only that word is decoded, once.
+///
+/// # Errors
+/// There is none, or not by this method.
+pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, String), Refusal> {
+    static TABLE: [Route; ROUTES.len()] = ROUTES;
+    let method = if *method == Method::HEAD { &Method::GET } else { method };
+    let here: Vec<(&Route, &str)> =
+        TABLE.iter().filter_map(|route| Some((route, word(route.path, path)?))).collect();
+    if here.is_empty() {
+        return Err(Refusal::new(Code::NotFound, "there is nothing here"));
+    }
+    let Some((route, word)) = here.iter().find(|(route, _)| route.method == *method) else {
+        let has = |method| here.iter().any(|(route, _)| route.method == method);
+        let allowed = match (has(Method::GET), has(Method::POST)) {
+            (true, true) => "GET, HEAD, POST",
+            (true, false) => "GET, HEAD",
+            (false, _) => "POST",
+        };
+        return Err(Refusal::new(Code::MethodNotAllowed(allowed), format!("only {allowed}")));
+    };
+    let word = percent_decode_str(word).decode_utf8().map_err(|_| Refusal::bad("the path is no UTF-8"))?;
+    Ok((route, word.into_owned()))
+}
+
+/// What a path has for the `*` of a pattern: nothing, if there is none in it; `None`, if it is another path.
+fn word<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return (pattern == path).then_some("");
+    };
+    let word = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!word.is_empty() && !word.contains('/')).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_itself_or_nothing() {
+        let found = |path: &str| find(&Method::GET, path).map(|(route, word)| (route.path, word)).ok();
+        assert_eq!(found("/"), Some(("/", String::new())));
+        assert_eq!(found("/page/app.js").unwrap().1, "app.js");
+        assert_eq!(found("/api/v1/jobs/7/output"), Some(("/api/v1/jobs/*/output", "7".to_owned())));
+        assert_eq!(find(&Method::POST, "/api/v1/instances/a%2Fb/enable").ok().unwrap().1, "a/b");
+        for path in [
+            "",
+            "//",
+            "//api/v1/jobs",
+            "/api//v1/jobs",
+            "/api/v1/jobs/",
+            "/api/v1/jobs//output",
+            "/API/v1/jobs",
+            "/api%2fv1/jobs",
+            "/api/v1/%6aobs",
+            "/api/v1/./jobs",
+            "/page/",
+            "/page/../page",
+            "/page/a/b",
+            "/api/v1/jobs/7/8/output",
+            "*",
+        ] {
+            assert_eq!(found(path), None, "{path}");
+        }
+        assert!(find(&Method::POST, "/api/v1/instances/%ff/enable").is_err());
+    }
+
+    #[test]
+    fn only_what_can_be_changed_takes_a_post() {
+        for (method, path) in [
+            ("POST", "/"),
+            ("PUT", "/api/v1/jobs"),
+            ("DELETE", "/api/v1/jobs/7"),
+            ("GET", "/api/v1/jobs/7/cancel"),
+            ("OPTIONS", "/api/v1/events"),
+        ] {
+            let refused = find(&method.parse().unwrap(), path).map(|_| ()).unwrap_err();
+            assert!(format!("{refused:?}").contains("MethodNotAllowed"), "{method} {path}");
+        }
+        assert!(find(&Method::HEAD, "/").is_ok());
+    }
+}

@@ -1,0 +1,254 @@
+//! Events for all who watch: one task that looks at the node each second while somebody does, and tells what is otherwise than
+//! before. Owns which events are kept, for viewers that come back, and that one who does not keep up is dropped. What an event
+//! is `rpc` says.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderName;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::refusal::Refusal;
+use super::{Asked, Web};
+use crate::control::{Context, OperationStream, Operations};
+use crate::http::answer::Answer;
+use crate::http::web::hosts::only;
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
+use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
+use crate::rpc::report::node::Section;
+
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the controller may take for a list.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Jobs that are looked at, the newest ones.
+const JOBS: u32 = 200;
+/// Events that are kept, and those that a viewer may be behind.
+const KEPT: usize = 1000;
+/// How long the watch goes on without a viewer: one that has lost its connection comes back and misses nothing.
+const LINGER: Duration = Duration::from_secs(10);
+
+const SECTIONS: [Section; 4] = [Section::NodeId, Section::Routes, Section::Costs, Section::Ending];
+const LAST_SEEN: HeaderName = HeaderName::from_static("last-event-id");
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// The watch. Its task ends with it.
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+struct Shared {
+    context: Context,
+    // A lock and no task: held while events are noted or a viewer comes, so that each gets every event once.
+    state: Mutex<State>,
+    news: broadcast::Sender<Bytes>,
+    /// There is a snapshot: whatever changes from here on is told.
+    has_begun: watch::Sender<bool>,
+}
+
+struct State {
+    /// The latest, as they are sent.
+    kept: VecDeque<Bytes>,
+    /// The number of the next one. Numbers of an earlier process, or of a watch that has ended, are not gone on with.
+    next: u64,
+    is_running: bool,
+}
+
+impl State {
+    fn note(&mut self, event: &MeshEvent) -> Bytes {
+        let text = sent(event);
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(text.clone());
+        self.next = event.seq + 1;
+        text
+    }
+
+    /// What a viewer gets first that has seen the events up to `last`, if it has seen any.
+    fn missed(&self, last: Option<u64>, node: &str) -> VecDeque<Bytes> {
+        let begin = || VecDeque::from([Bytes::from(format!("id: {}\n\n", self.next.wrapping_sub(1)))]);
+        let Some(last) = last else { return begin() };
+        let first = self.next - self.kept.len() as u64;
+        match last.checked_add(1).and_then(|from| from.checked_sub(first)) {
+            Some(skipped) if last < self.next => self.kept.iter().skip(skipped as usize).cloned().collect(),
+            _ => {
+                let gap = MeshEvent::gap(self.next.wrapping_sub(1), node.to_owned(), None, Timestamp::now());
+                VecDeque::from([sent(&gap)])
+            }
+        }
+    }
+}
+
+/// As a browser reads it.
+fn sent(event: &MeshEvent) -> Bytes {
+    Bytes::from(format!("id: {}\nevent: {}\ndata: {}\n\n", event.seq, event.event, json!(event)))
+}
+
+/// Somebody who watches.
+struct Viewer {
+    missed: VecDeque<Bytes>,
+    news: broadcast::Receiver<Bytes>,
+}
+
+impl OperationStream for Viewer {
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>> {
+        Box::pin(async {
+            match self.missed.pop_front() {
+                Some(missed) => Some(missed),
+                // One that is too far behind is dropped, and is told of a gap when it comes back.
+                None => self.news.recv().await.ok(),
+            }
+        })
+    }
+}
+
+impl Watch {
+    pub(super) fn new(context: &Context) -> Self {
+        let (news, _) = broadcast::channel(KEPT);
+        let next = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let state = Mutex::new(State { kept: VecDeque::new(), next, is_running: false });
+        let (context, has_begun) = (context.clone(), watch::Sender::new(false));
+        let shared = Arc::new(Shared { context, state, news, has_begun });
+        Self { shared, task: Mutex::default() }
+    }
+
+    /// Somebody more, who has seen the events up to `last`.
+    async fn follow(&self, last: Option<u64>) -> Viewer {
+        let viewer = self.join(last);
+        let mut has_begun = self.shared.has_begun.subscribe();
+        // The sender lives as long as this does.
+        let _begun = has_begun.wait_for(|has_begun| *has_begun).await;
+        viewer
+    }
+
+    fn join(&self, last: Option<u64>) -> Viewer {
+        let mut state = self.shared.state.lock();
+        let news = self.shared.news.subscribe();
+        let missed = state.missed(last, self.shared.context.node.id().as_str());
+        if !std::mem::replace(&mut state.is_running, true) {
+            let run = tokio::spawn(self.shared.clone().run());
+            *self.task.lock() = Some(AbortOnDropHandle::new(run));
+        }
+        Viewer { missed, news }
+    }
+}
+
+impl Shared {
+    async fn run(self: Arc<Self>) {
+        let seq = self.state.lock().next;
+        let mut log = EventLog::new(self.look().await, seq);
+        self.has_begun.send_replace(true);
+        let (mut ticks, mut watched) = (interval(LOOK), Instant::now());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let events = log.add(self.look().await);
+            let mut state = self.state.lock();
+            for event in &events {
+                // Without viewers it goes nowhere.
+                let _viewers = self.news.send(state.note(event));
+            }
+            if self.news.receiver_count() > 0 {
+                watched = Instant::now();
+            } else if watched.elapsed() >= LINGER {
+                state.kept = VecDeque::new();
+                // Whoever has seen the last event has not seen what happens until the next watch.
+                state.next += 1;
+                state.is_running = false;
+                self.has_begun.send_replace(false);
+                return;
+            }
+        }
+    }
+
+    async fn look(&self) -> Snapshot {
+        let observer = &self.context.observer;
+        let (mesh, controller) = (observer.report(&SECTIONS).await, observer.controller().await);
+        let controller = controller.map(|(report, _)| report);
+        let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, instances: None, jobs: None };
+        if let Some(controller) = &self.context.controller
+            && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
+        {
+            let filter = JobFilter { limit: Some(JOBS), ..JobFilter::default() };
+            if let Some(operation::Answer::ListJobs(list)) =
+                ask(controller.as_ref(), Operation::ListJobs(filter)).await
+            {
+                snapshot.jobs = Some(list.jobs);
+            }
+            let instances = Operation::ListInstances(InstanceFilter::default());
+            if let Some(operation::Answer::ListInstances(list)) = ask(controller.as_ref(), instances).await {
+                snapshot.instances = list.instances;
+            }
+        }
+        snapshot
+    }
+}
+
+async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operation::Answer> {
+    let answered = timeout(PATIENCE, controller.operate(operation, String::new())).await;
+    Some(answered.ok()?.ok()?.0)
+}
+
+impl Web {
+    /// Events as they happen, from where a viewer has lost its connection.
+    pub(super) async fn events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let last = only(&asked.headers, &LAST_SEEN).map(|last| last.parse::<u64>());
+        let last = last.transpose().map_err(|_| Refusal::bad("Last-Event-ID: it is a number"))?;
+        let viewer = Box::new(self.watch.follow(last).await);
+        self.follow(asked.visitor, EVENT_STREAM, viewer, Bytes::from_static(b": \n\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::report::events::EventKind;
+
+    fn state(numbers: std::ops::Range<u64>) -> State {
+        let mut state = State { kept: VecDeque::new(), next: numbers.start, is_running: true };
+        for seq in numbers {
+            let event = MeshEvent::gap(seq, "n".to_owned(), None, Timestamp::UNIX_EPOCH);
+            state.note(&MeshEvent { event: EventKind::LinkUp, ..event });
+        }
+        state
+    }
+
+    fn ids(state: &State, last: Option<u64>) -> Vec<String> {
+        let missed = state.missed(last, "n").into_iter();
+        missed
+            .map(|text| String::from_utf8(text.to_vec()).unwrap())
+            .map(|text| text.lines().take(2).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn who_comes_back_gets_what_it_has_missed_or_is_told_of_a_gap() {
+        let state = state(100..1105);
+        assert_eq!(state.kept.len(), KEPT);
+        assert_eq!(ids(&state, Some(1103)), ["id: 1104 event: link.up"]);
+        assert_eq!(ids(&state, Some(1104)), Vec::<String>::new());
+        assert_eq!(ids(&state, Some(104)).len(), KEPT);
+        for last in [103, 0, 1105, u64::MAX] {
+            assert_eq!(ids(&state, Some(last)), ["id: 1104 event: gap"], "{last}");
+        }
+        assert_eq!(ids(&state, None), ["id: 1104 "], "where a new one begins");
+    }
+
+    #[test]
+    fn an_event_is_one_of_a_browsers() {
+        let event = MeshEvent::gap(7, "n\nx".to_owned(), None, Timestamp::UNIX_EPOCH);
+        let text = String::from_utf8(sent(&event).to_vec()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["id: 7", "event: gap"]);
+        assert!(lines[2].starts_with("data: {\"seq\":7,") && lines[3..] == [""], "{text}");
+    }
+}
