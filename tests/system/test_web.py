@@ -1,0 +1,462 @@
+"""The directive `web`: who may ask for what, and what is answered."""
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from mesh import MESHD, ROOT, environment, free_port, own_runner, until
+from test_controller import ask, ended, job, runner, stream, submit, wrote
+from test_metrics import change
+from trust import Pki
+from web import LEVELS, Client, bearer, directive, events, token_line
+
+#: What each path needs. `here` is what a client of this machine gets without a token.
+ROUTES = {
+    ("GET", "/"): "nothing", ("GET", "/page/index.html"): "nothing", ("GET", "/api/v1/session"): "nothing",
+    ("GET", "/api/v1/status"): "here", ("GET", "/api/v1/nodes"): "here", ("GET", "/api/v1/links"): "here",
+    ("GET", "/api/v1/instances"): "here", ("GET", "/api/v1/groups"): "here", ("GET", "/api/v1/jobs"): "here",
+    ("GET", "/api/v1/jobs/1"): "read", ("GET", "/api/v1/jobs/1/explain"): "read", ("GET", "/api/v1/jobs/1/output"): "read",
+    ("GET", "/api/v1/jobs/1/events"): "read", ("GET", "/api/v1/doctor"): "read", ("GET", "/api/v1/events"): "read",
+    ("POST", "/api/v1/session/end"): "read",
+    ("POST", "/api/v1/jobs"): "operate", ("POST", "/api/v1/jobs/1/cancel"): "operate", ("POST", "/api/v1/jobs/1/rerun"): "operate",
+    ("POST", "/api/v1/instances/nobody/enable"): "admin", ("POST", "/api/v1/instances/nobody/disable"): "admin",
+}
+CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
+       "base-uri 'none'; frame-ancestors 'none'")
+
+
+def control_settings(rundir):
+    settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(rundir), "requiretls": False, "poll": "1s"}
+    return {"work-controller": settings | own_runner(runner("own"))}
+
+
+@pytest.fixture(scope="module")
+def site(request, tmp_path_factory):
+    """A hybrid node with the page, and its client."""
+    from conftest import scoped_mesh
+
+    directory = tmp_path_factory.mktemp("web")
+    web, client = directive(directory)
+    with scoped_mesh(request.node) as mesh:
+        control = mesh.node("control", listen=True, work=[runner("ansible-runner")], extra=[web, control_settings(directory)])
+        mesh.node("e1", peers=["control"])
+        mesh.start()
+        until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
+        client.mesh, client.node, client.directory = mesh, control, directory
+        yield client
+
+
+def status(client, method, path, token=None, headers=None):
+    """The status of an answer, whose body may go on for ever."""
+    connection = client.connection()
+    connection.request(method, path, body=b"" if method == "POST" else None, headers=bearer(token) | (headers or {}))
+    answer = connection.getresponse()
+    connection.close()
+    return answer.status, answer.headers
+
+
+def test_each_path_needs_its_level_and_nothing_else_is_there(site):
+    for (method, path), needs in ROUTES.items():
+        for level in ("none", *LEVELS):
+            code, headers = status(site, method, path, f"t-{level}" if level != "none" else None)
+            order = ("nothing", "here", "none", *LEVELS)
+            is_let_in = order.index(needs) <= order.index(level)
+            expected = "let in" if is_let_in else 401 if level == "none" else 403
+            assert ("let in" if code not in (401, 403) else code) == expected, (method, path, level, code)
+            assert headers["Content-Security-Policy"] == CSP and headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cache-Control"] == ("no-cache" if path == "/" or path.startswith("/page/") else "no-store")
+            assert headers["Referrer-Policy"] == "no-referrer" and headers["Cross-Origin-Opener-Policy"] == "same-origin"
+        other = {"GET": "POST", "POST": "GET"}[method]
+        if (other, path) not in ROUTES and path != "/api/v1/session":
+            refused = site.ask(other, path, token="t-admin")
+            assert (refused.status, refused.code) == (405, "method_not_allowed"), path
+            assert method in refused.headers["Allow"]
+    for method, path in [("POST", "/"), ("DELETE", "/api/v1/jobs/1"), ("PUT", "/api/v1/jobs"), ("OPTIONS", "/api/v1/jobs")]:
+        assert site.ask(method, path, token="t-admin").code == "method_not_allowed"
+    for path in ("//", "/api", "/api/v1/", "//api/v1/nodes", "/api//v1/nodes", "/api/v1/nodes/", "/api%2fv1/nodes", "/api/v1/%6eodes",
+                 "/api/v1/../v1/nodes", "/page/", "/page/..%2fmod.rs", "/page/%2e%2e", "/metrics", "/api/v1/jobs/1%2foutput", "/api/v1/jobs/x"):
+        assert site.get(path, "t-admin").status == 404, path
+    assert site.ask("HEAD", "/").status == 200
+    for wrong in ("t-nobody", "x" * 8000, "t-read,t-admin"):
+        refused = site.get("/api/v1/nodes", wrong)
+        assert (refused.status, refused.code, refused.headers["WWW-Authenticate"]) == (401, "unauthorized", "Bearer"), wrong
+    assert site.raw(b"GET /api/v1/jobs/1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer t-admin\r\nAuthorization: Bearer x\r\n\r\n").startswith(b"HTTP/1.1 401")
+
+
+def test_a_foreign_name_leads_nowhere(site):
+    for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1.nip.io", "127.0.0.2", "localhost.", "", "a@localhost", "localhost, evil.example"):
+        refused = site.get("/", Host=host)
+        assert (refused.status, refused.code) == (421, "misdirected"), host
+    for host in ("localhost", "LOCALHOST:1", f"127.0.0.1:{site.port}"):
+        assert site.get("/", Host=host).status == 200, host
+    for request in (b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n",
+                    b"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n"):
+        first = site.raw(request + b"Connection: close\r\n\r\n").split(b"\r\n")[0]
+        assert first.split()[1] == b"421", (request, first)
+
+
+def test_a_page_signs_in_and_only_the_own_page_makes_changes(site):
+    assert site.get("/api/v1/session").json == {"node": "control", "version": site.node.status()["Version"], "who": None, "level": "none",
+                                               "controller": True, "form_token": None, "allow": "admin"}
+    began = time.monotonic()
+    assert site.post("/api/v1/session", {"token": "t-nobody"}).status == 401
+    assert 0.9 < time.monotonic() - began < 10
+    for body in (b"", b"{}", b'{"token": 1}', b'{"token": "t-admin", "x": 1}', b"[]"):
+        assert site.post("/api/v1/session", body).code == "bad_request", body
+    assert site.post("/api/v1/session", b" " * 100_000).code == "too_large"
+    assert site.post("/api/v1/session", {"token": "t-admin"}, headers={"Origin": "http://evil.example"}).code == "forbidden"
+    answer = site.post("/api/v1/session", {"token": "t-operate"}, headers={"Origin": f"http://127.0.0.1:{site.port}"})
+    cookie, *attributes = answer.headers["Set-Cookie"].split("; ")
+    assert (answer.status, answer.body, set(attributes)) == (204, b"", {"HttpOnly", "SameSite=Strict", "Max-Age=43200"})
+    assert len(cookie.partition("=")[2]) == 43
+    session = site.get("/api/v1/session", Cookie=f"other=1; {cookie}").json
+    assert (session["who"], session["level"]) == ("operate", "operate")
+    good = {"Cookie": cookie, "Origin": f"http://127.0.0.1:{site.port}", "X-Form-Token": session["form_token"]}
+    cancel = "/api/v1/jobs/999/cancel"
+    assert site.post(cancel, headers=good).code == "not_found"
+    for header, values in {"Origin": (None, "null", "http://evil.example", f"http://localhost:{site.port}", "http://127.0.0.1", f"https://127.0.0.1:{site.port + 1}"),
+                           "X-Form-Token": (None, "", session["form_token"][:-1], "x")}.items():
+        for value in values:
+            headers = {name: text for name, text in (good | {header: value}).items() if text is not None}
+            assert (site.post(cancel, headers=headers).code) == "forbidden", (header, value)
+    # The token of another session is another one.
+    other_cookie, other = site.sign_in("t-operate")
+    assert site.post(cancel, headers=good | {"X-Form-Token": other["X-Form-Token"]}).code == "forbidden"
+    # A token in a header is nothing that a browser adds by itself.
+    assert site.post(cancel, token="t-operate").code == "not_found"
+    assert site.post(cancel, headers=good | bearer("t-read")).code == "forbidden"
+    assert site.post("/api/v1/session/end", headers={"Cookie": cookie}).code == "forbidden"
+    assert site.post("/api/v1/session/end", headers=good).status == 204
+    assert site.get("/api/v1/session", Cookie=cookie).json["level"] == "none"
+    assert site.post(cancel, headers=good).status == 401
+    assert site.get("/api/v1/session", **other_cookie).json["level"] == "operate"
+
+
+def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
+    file = site.directory / "tokens"
+    before = file.read_text()
+    file.write_text(before + token_line("guest", "operate", "g-1"))
+    try:
+        cookie, _ = site.sign_in("g-1")
+        follower = socket.create_connection(("127.0.0.1", site.port), 60)
+        follower.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer g-1\r\n\r\n")
+        assert site.get("/api/v1/session", **cookie).json["who"] == "guest"
+        file.write_text(before + token_line("guest", "read", "g-1"))
+        assert site.get("/api/v1/session", **cookie).json["who"] is None
+        assert site.get("/api/v1/session", "g-1").json["level"] == "read"
+        file.write_text(before)
+        assert site.get("/api/v1/session", "g-1").status == 401
+        with follower:
+            told = b"".join(iter(lambda: follower.recv(65536), b""))
+        assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n"), "it is cut"
+        # Who has a good one is told nothing of a file that is wrong.
+        file.chmod(0o644)
+        refused = site.get("/api/v1/nodes", "t-admin")
+        assert refused.status == 503 and str(file) not in refused.body.decode()
+        assert site.get("/api/v1/nodes").status == 200, "who shows none needs no file"
+    finally:
+        file.chmod(0o600)
+        file.write_text(before)
+    assert "g-1" not in site.node.log() and "t-admin" not in site.node.log()
+
+
+def test_the_mesh_is_told_with_its_links(site):
+    told = until("the instance", lambda: (some := site.get("/api/v1/nodes").json["nodes"]) and len(some) == 2 and some[0]["instance"] and some)
+    nodes = {one["name"]: one for one in told}
+    own, far = nodes["control"], nodes["e1"]
+    assert (own["own"], own["reachable"], own["next_hop"], own["cost"], own["neighbours"]) == (True, True, None, 0, ["e1"])
+    assert (far["own"], far["reachable"], far["next_hop"], far["cost"]) == (False, True, "e1", 1)
+    assert own["instance"] == "ready" and "controller" in own["work_types"] and "control" in own["services"] and own["last_advertised"]
+    link = until("both ends to say", lambda: (one := site.get("/api/v1/links").json["links"]) and len(one[0]["figures"]) == 2 and one)[0]
+    assert (link["a"], link["b"], link["cost_ab"], link["cost_ba"]) == ("control", "e1", 1, 1)
+    for figure, name in zip(sorted(link["figures"], key=lambda one: one["from"]), ("control", "e1"), strict=True):
+        assert figure["from"] == name and figure["transport"] == "tcp" and figure["bytes_in"] > 0 and figure["loss"] == 0, figure
+    told = site.get("/api/v1/status").json
+    assert told["NodeID"] == "control" and told["Health"]["status"] == "ready" and "Peers" in told and "CertificatesEnding" in told
+    findings = site.get("/api/v1/doctor", "t-read").json["findings"]
+    assert all({"what", "where", "severity", "remedy"} <= set(one) for one in findings)
+
+
+def test_the_controller_answers_as_to_its_operators(site):
+    control = site.node
+    _, number = submit(control, {"name": "labelled", "labels": {"team": "x"}}, ident="l", lines=3)
+    ended(control, number)
+    assert site.get("/api/v1/instances").json == ask(control, "instance.list")
+    assert site.get("/api/v1/groups").json == ask(control, "group.list")
+    assert site.get(f"/api/v1/jobs/{number}", "t-read").json == job(control, number)
+    assert site.get(f"/api/v1/jobs/{number}/explain", "t-read").json == ask(control, "job.explain", id=number)
+    labels = lambda token: [one["labels"] for one in site.get("/api/v1/jobs?name=labelled", token).json["jobs"]]  # noqa: E731
+    assert (labels("t-read"), labels(None)) == ([{"team": "x"}], [{}])
+    found = lambda query: [one["id"] for one in site.get(f"/api/v1/jobs?{query}").json["jobs"]]  # noqa: E731
+    assert number in found("state=successful&state=failed&kind=job&node=control&limit=50")
+    assert found("state=running&state=pending") == [] and found(f"before={number}&name=labelled") == []
+    for query in ("limit=x", "limit=1&limit=2", "state=nonsense", "label=x", "since=yesterday", "unknown=1", "limit=-1"):
+        assert site.get(f"/api/v1/jobs?{query}").code == "bad_request", query
+    whole = site.get(f"/api/v1/jobs/{number}/output", "t-read")
+    assert whole.body.startswith(wrote("l", 3)) and whole.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert site.get(f"/api/v1/jobs/{number}/output?from=10&follow=true", "t-read").body == whole.body[10:]
+    lines = site.get(f"/api/v1/jobs/{number}/events?from=2", "t-read")
+    assert [json.loads(line)["counter"] for line in lines.body.splitlines()] == [2, 3]
+    assert lines.headers["Content-Type"] == "application/x-ndjson"
+    for path in ("999", "999/output", "999/events", "999/explain"):
+        assert site.get(f"/api/v1/jobs/{path}", "t-read").code == "not_found", path
+    assert site.get(f"/api/v1/jobs/{number}/output?from=-1", "t-read").code == "bad_request"
+
+
+def test_a_job_is_submitted_followed_cancelled_and_repeated(site, tmp_path):
+    go = tmp_path / "go"
+    made = site.post("/api/v1/jobs", stream({"name": "by web", "key": "web-1"}, ident="w", lines=4, go=str(go)), "t-operate")
+    assert made.status == 201, made.body
+    number = made.json["id"]
+    assert job(site.node, number)["launched_by"] == "web:operate" and site.node.unit(made.json["unit"])["WorkType"] == "controller"
+    follower = site.begin(f"/api/v1/jobs/{number}/output?follow=true", "t-read", timeout=60)
+    assert b'"starting"' in follower.readline()
+    go.touch()
+    rest = follower.read()
+    assert b'"w 4"' in rest and rest.endswith(b'{"eof": true}\n')
+    assert ended(site.node, number)["state"] == "successful"
+    again = site.post(f"/api/v1/jobs/{number}/rerun", b'{"failed_hosts": false}', "t-operate").json
+    assert again["id"] != number and ended(site.node, again["id"])["state"] == "successful"
+    for body in (b"[]", b'{"failed": true}', b'{"failed_hosts": 1}'):
+        assert site.post(f"/api/v1/jobs/{number}/rerun", body, "t-operate").code == "bad_request", body
+    # The page's own way, with chunks.
+    cookie, form = site.sign_in("t-operate")
+    body = stream(ident="c", go=str(tmp_path / "never"))
+    pieces = (body[at:at + 7] for at in range(0, len(body), 7))
+    made = site.post("/api/v1/jobs", pieces, headers=cookie | form)
+    assert made.status == 201, made.body
+    until("it to run", lambda: job(site.node, made.json["id"])["state"] == "running")
+    assert site.post(f"/api/v1/jobs/{made.json['id']}/cancel", headers=cookie | form).json["cancel_requested"] is True
+    assert ended(site.node, made.json["id"])["state"] == "canceled"
+    assert site.post(f"/api/v1/jobs/{made.json['id']}/cancel", token="t-operate").status in (200, 409)
+    assert site.post("/api/v1/instances/e1/disable", token="t-admin").json["enabled"] is False
+    assert site.post("/api/v1/instances/e1/enable", headers={}, token="t-admin").json["enabled"] is True
+    assert site.post("/api/v1/instances/no%2Fsuch/enable", token="t-admin").code == "not_found"
+    who = {(row["who"], row["op"]) for row in ask(site.node, "audit.list")["rows"]}
+    assert {("web:operate", "job.cancel"), ("web:operate", "job.rerun"), ("web:admin", "instance.disable")} <= who, who
+
+
+def test_what_is_no_job_leaves_nothing_and_kinds_need_their_level(site):
+    units, jobs = set(site.node.command("work list")), ask(site.node, "job.list")["jobs"]
+    for body, why in [(b"", "the stream ends"), (b"hello\n", "the first line is neither a header"), (stream({"nonsense": 1}), "unknown key `nonsense`"),
+                      (b'{"kwargs": {}}\n', "the stream ends after"), (b"hello\n" + b"x" * 3_000_000, "the first line is neither a header")]:
+        refused = site.post("/api/v1/jobs", body, "t-operate")
+        assert (refused.status, refused.code) == (422, "refused") and why in refused.json["error"]["message"], refused.body
+    refused = site.post("/api/v1/jobs", stream({"kind": "system"}), "t-operate")
+    assert refused.code == "refused", refused.body
+    # One that breaks off half way.
+    for tail in (b"Content-Length: 1000\r\n\r\n" + stream()[:20], b"Transfer-Encoding: chunked\r\n\r\n5\r\n{\"kwa"):
+        with socket.create_connection(("127.0.0.1", site.port), 20) as client:
+            client.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t-operate\r\n" + tail)
+            until("the unit to be there", lambda: set(site.node.command("work list")) > units)
+        until("nothing to be left", lambda: set(site.node.command("work list")) <= units)
+    assert ask(site.node, "job.list")["jobs"] == jobs
+
+
+def test_events_are_told_as_they_happen_and_again_to_who_comes_back(site):
+    answer = site.begin("/api/v1/events", "t-read", timeout=60)
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    told = of_the_mesh(answer)
+    site.mesh["e1"].stop()
+    kinds = list(itertools.islice(told, 2))
+    assert {kind for _, kind, _ in kinds} == {"link.down", "node.lost"}, kinds
+    assert kinds[0][2] | {"time": 0} == {"seq": kinds[0][0], "time": 0, "node": "control", "event": "link.down", "peer": "e1"}
+    again = of_the_mesh(site.begin("/api/v1/events", "t-read", **{"Last-Event-ID": str(kinds[0][0])}))
+    assert next(again) == kinds[1]
+    site.mesh["e1"].start()
+    back = list(itertools.islice(told, 2))
+    assert {kind for _, kind, _ in back} == {"link.up", "node.seen"}, back
+    assert list(itertools.islice(again, 2)) == back
+    numbers = [seq for seq, _, _ in kinds + back]
+    assert numbers == sorted(set(numbers))
+    gap = next(events(site.begin("/api/v1/events", "t-read", **{"Last-Event-ID": "7"})))
+    assert gap[1] == "gap" and gap[0] >= back[1][0], gap
+    assert site.get("/api/v1/events", "t-read", **{"Last-Event-ID": "x"}).code == "bad_request"
+    fresh = events(site.begin("/api/v1/events", "t-read"))
+    _, number = submit(site.node, ident="e")
+    seen = next(one for one in fresh if one[2].get("job") == number)
+    assert seen[1] == "job.state" and seen[2]["node"] in ("", "control"), seen
+
+
+def of_the_mesh(answer):
+    return (one for one in events(answer) if one[1].startswith(("link.", "node.")))
+
+
+def connections(client):
+    """How many the node has there."""
+    rows = [line.split()[1:4] for line in open("/proc/net/tcp")][1:]
+    return sum(local.endswith(f":{client.port:04X}") and state == "01" for local, _, state in rows)
+
+
+def test_only_so_many_follow_and_one_that_does_not_read_is_dropped(site, tmp_path):
+    _, number = submit(site.node, ident="big", lines=200_000)
+    assert ended(site.node, number, 120)["state"] == "successful"
+    site.close()
+    until("those of earlier tests to be gone", lambda: connections(site) == 0)
+    size = int(job(site.node, number)["output_bytes"])
+    assert size > 8_000_000, size
+    rss = site.node.rss()
+    silent = []
+    for _ in range(8):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", site.port))
+        client.sendall(f"GET /api/v1/jobs/{number}/output HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t-read\r\n\r\n".encode())
+        silent.append(client)
+    until("them to be taken", lambda: connections(site) == 8)
+    until("them to be dropped", lambda: connections(site) == 0, 60)
+    assert site.node.rss() - rss < 40 << 20
+    for client in silent:
+        client.close()
+    following = [site.begin("/api/v1/events", "t-read") for _ in range(64)]
+    assert {one.status for one in following} == {200}
+    refused = site.get("/api/v1/events", "t-read")
+    assert (refused.status, refused.code) == (429, "too_many")
+    assert site.get("/api/v1/nodes").status == 200
+    site.close()
+    until("room", lambda: status(site, "GET", "/api/v1/events", "t-read")[0] == 200)
+
+
+def test_requests_that_are_none_and_clients_that_take_all_they_can(site):
+    def first(request):
+        return site.raw(request).split(b"\r\n")[0].split()[1:2]
+
+    host = b"Host: localhost\r\n"
+    assert first(b"GET / HTTP/1.1\r\n" + host + b"X: " + b"x" * 100_000 + b"\r\n\r\n")[0][:1] == b"4"
+    assert first(b"GET / HTTP/1.1\r\n" + host + b"X: y\r\n" * 100 + b"\r\n") == [b"431"]
+    assert first(b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n" + host + b"\r\n")[0][:1] == b"4"
+    # Two requests in one, whichever of the two lengths somebody believes.
+    inner = b"GET /api/v1/session HTTP/1.1\r\n" + host + b"\r\n"
+    for head in (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+                 b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Transfer-Encoding: identity, chunked\r\n",
+                 b"Transfer-Encoding : chunked\r\n", b"Content-Length: +5\r\n", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"):
+        answer = site.raw(b"POST /api/v1/jobs/1/cancel HTTP/1.1\r\n" + host + head + b"\r\n0\r\n\r\n" + inner, timeout=5)
+        assert b'"form_token"' not in answer, (head, answer)
+    assert site.raw(b"GET / HTTP/1.1\r\n" + host + b"Content-Length: 100\r\n\r\n" + inner).count(b"HTTP/1.1 ") == 1
+    sessions = [site.post("/api/v1/session", {"token": "t-read"}).headers["Set-Cookie"].split(";")[0] for _ in range(40)]
+    levels = [site.get("/api/v1/session", Cookie=one).json["level"] for one in sessions]
+    assert levels == ["none"] * 8 + ["read"] * 32, "one token has so many sessions"
+    # Wrong tokens are delayed, and only so many at a time: good ones are not held up by them.
+    codes = []
+    threads = [threading.Thread(target=lambda: codes.append(site.get("/api/v1/session", "wrong").status)) for _ in range(40)]
+    for one in threads:
+        one.start()
+    began = time.monotonic()
+    assert site.get("/api/v1/session", "t-read").status == 200 and time.monotonic() - began < 5
+    for one in threads:
+        one.join()
+    assert set(codes) == {401, 429} and len(codes) == 40, codes
+    silent = [socket.create_connection(("127.0.0.1", site.port), 20) for _ in range(200)]
+    try:
+        until("no more to be taken", lambda: connections(site) == 128)
+    finally:
+        for one in silent:
+            one.close()
+    until("it to answer", lambda: _answers(site))
+
+
+def _answers(client):
+    with contextlib.suppress(OSError):
+        return client.get("/").status == 200
+    return False
+
+
+def test_the_page_is_kept_by_a_browser_for_as_long_as_it_is_the_same(site):
+    page = site.get("/")
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8" and page.body == site.get("/page/index.html").body
+    tag = page.headers["ETag"]
+    same = site.get("/", **{"If-None-Match": tag})
+    assert (same.status, same.body, same.headers["ETag"]) == (304, b"", tag)
+    assert site.get("/", **{"If-None-Match": '"x"'}).body == page.body
+    assert site.get("/page/nothing.js").code == "not_found"
+
+
+def test_without_a_controller_there_are_no_jobs_and_without_the_directive_nothing_listens(mesh, tmp_path):
+    web, client = directive(tmp_path, allow="operate", tokens=())
+    node = mesh.node("n").start()
+    threads = len(os.listdir(f"/proc/{node.process.pid}/task"))
+    assert not _answers(client)
+    change(node, "web", {name: value for name, value in web["web"].items() if name != "tokens"})
+    assert node.command("reload")["Success"] is True
+    session = client.get("/api/v1/session").json
+    assert (session["controller"], session["allow"]) == (False, "operate")
+    for path in ("instances", "groups", "jobs"):
+        refused = client.get(f"/api/v1/{path}")
+        assert (refused.status, refused.json["error"]) == (404, {"code": "not_found", "message": "this node is no control node"})
+    assert client.get("/api/v1/events").status == 401 and client.get("/api/v1/session", "x").status == 401
+    # A proxy on this machine does not make its clients ones of this machine.
+    assert client.get("/api/v1/nodes").status == 200
+    assert client.get("/api/v1/nodes", **{"X-Forwarded-For": "192.0.2.1"}).status == 401
+    change(node, "web", None)
+    assert node.command("reload")["Success"] is True
+    assert not _answers(client)
+    assert len(os.listdir(f"/proc/{node.process.pid}/task")) <= threads + 4
+
+
+def test_what_allow_says_is_the_most(mesh, tmp_path):
+    web, client = directive(tmp_path, allow="read")
+    mesh.node("n", extra=[web, control_settings(tmp_path)]).start()
+    assert client.get("/api/v1/session", "t-admin").json["level"] == "read"
+    assert client.post("/api/v1/jobs", stream(), "t-admin").code == "forbidden"
+
+
+def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh, tmp_path):
+    pki = Pki(mesh.dir / "pki")
+    for name in ("server", "alice"):
+        pki.issue(name, ["n"])
+    pair = {"name": "web", "cert": str(pki.path("server.crt")), "key": str(pki.path("server.key")), "clientcas": str(pki.path("ca.crt"))}
+    web, client = directive(tmp_path, tls="web", clientlevel="operate", hosts=["127.0.0.1", "mesh.example:443"])
+    node = mesh.node("n", extra=[{"tls-server": pair}, web, control_settings(tmp_path)]).start()
+    plain = ssl.create_default_context(cafile=pki.path("ca.crt"))
+    shown = ssl.create_default_context(cafile=pki.path("ca.crt"))
+    shown.load_cert_chain(pki.path("alice.crt"), pki.path("alice.key"))
+    assert client.raw(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", timeout=10)[:5] != b"HTTP/"
+    nobody, alice = Client(client.port, plain), Client(client.port, shown)
+    assert nobody.get("/api/v1/session").json["who"] is None
+    session = alice.get("/api/v1/session").json
+    assert (session["who"], session["level"]) == ("alice", "operate")
+    cancel = "/api/v1/jobs/1/cancel"
+    form = {"Origin": f"https://127.0.0.1:{client.port}", "X-Form-Token": session["form_token"]}
+    assert alice.post(cancel).code == "forbidden" and alice.post(cancel, headers=form).status in (404, 503)
+    assert alice.post(cancel, headers=form | {"Origin": f"http://127.0.0.1:{client.port}"}).code == "forbidden"
+    assert nobody.post(cancel, headers=form).code == "unauthorized"
+    cookie = nobody.post("/api/v1/session", {"token": "t-admin"}).headers["Set-Cookie"]
+    assert "; Secure" in cookie and nobody.get("/api/v1/session", Cookie=cookie.split(";")[0]).json["level"] == "admin"
+    assert nobody.get("/", Host="mesh.example:443").status == 200 and nobody.get("/", Host="localhost").status == 421
+    made = until("the controller", lambda: (one := alice.post("/api/v1/jobs", stream(ident="a"), headers=form)).status == 201 and one)
+    assert until("a number", lambda: node.unit(made.json["unit"])["ExtraData"].get("JobID"))
+    number = node.unit(made.json["unit"])["ExtraData"]["JobID"]
+    assert job(node, number)["launched_by"] == "web:cert:alice"
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"address": "0.0.0.0:1"}, "other hosts reach this address"),
+    ({"address": "0.0.0.0:1", "tokens": "/x"}, "other hosts reach this address"),
+    ({"clientlevel": "read"}, "give `tls`"),
+    ({"allow": "none"}, "`allow` is read, operate or admin"),
+    ({"allow": "root"}, "a level is none, read, operate or admin"),
+    ({"hosts": ["http://x"]}, "write a name or an address"),
+    ({"tokens": "/nowhere/tokens"}, "tokens /nowhere/tokens: No such file"),
+])
+def test_what_is_wrong_with_the_directive_is_told_before_the_start(mesh, settings, why):
+    node = mesh.node("n", extra=[{"web": {"address": f"127.0.0.1:{free_port()}"} | settings}])
+    checked = subprocess.run([MESHD, "check", node.config], capture_output=True, text=True, env=environment(), timeout=30)
+    assert checked.returncode == 1 and why in checked.stdout + checked.stderr, checked
+    node.spawn()
+    assert node.process.wait(20) == 1
+    node.logged(why)
+
+
+def test_the_manual_names_every_path(site):
+    page = (ROOT / "docs" / "web.md").read_text()
+    for method, path in ROUTES:
+        shown = path.replace("/1", "/ID").replace("nobody", "NAME").replace("index.html", "NAME")
+        assert f"`{method} {shown.removeprefix('/api/v1/')}" in page or f"`{method} {shown}" in page, (method, shown)
