@@ -1,0 +1,139 @@
+// Talks to the node: reads, changes, streams, and the events that tell when to read again. It owns the session, and
+// whether the node answers: after a loss it alone asks again, ever more rarely, and says when the node is back. It knows
+// no view.
+
+const BASE = "api/v1/";
+/// Milliseconds.
+const PATIENCE = 20_000;
+const FIRST_RETRY = 1_000;
+const LAST_RETRY = 30_000;
+const LEVELS = ["none", "read", "operate", "admin"];
+const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "instance.state", "job.state", "owner.takeover",
+  "store.up", "store.down", "cert.expires", "reload", "gap"];
+/// What a proxy says of a node that is away.
+const GATEWAY = [502, 503, 504];
+
+export class ApiError extends Error {
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/// Whether a level is enough.
+export const may = level => LEVELS.indexOf(session.level) >= LEVELS.indexOf(level);
+
+/// Who we are, and what the node is.
+export let session = { node: "", level: "none", controller: false };
+
+/// "lost" and "back" say whether the node answers, "session" that we may something else, "event" what has changed.
+export const connection = new EventTarget();
+
+let source = null;
+let retry = null;
+
+const tell = (type, detail) => connection.dispatchEvent(new CustomEvent(type, { detail }));
+
+function address(path, query) {
+  const words = new URLSearchParams();
+  for (const [key, value] of Object.entries(query ?? {})) {
+    for (const one of [value].flat()) if (one !== "" && one != null) words.append(key, one);
+  }
+  return BASE + path + (words.size > 0 ? `?${words}` : "");
+}
+
+async function call(path, { query, ...options } = {}) {
+  let response;
+  try {
+    response = await fetch(address(path, query), { signal: AbortSignal.timeout(PATIENCE), redirect: "error", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    lose();
+    throw new ApiError("unreachable", "the node does not answer");
+  }
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({}));
+  if (!error && GATEWAY.includes(response.status)) lose();
+  if (response.status === 401 && may("read")) openSession().catch(() => {});
+  throw new ApiError(error?.code ?? "unreachable", error?.message ?? `the answer has the status ${response.status}`);
+}
+
+export const get = async (path, query) => (await call(path, { query })).json();
+
+/// The bytes of an answer as they come, until the signal.
+export const stream = async (path, query, signal) => (await call(path, { query, signal })).body;
+
+/// The whole of what a stream shows, for a link.
+export const whole = path => BASE + path;
+
+/// Changes something. A body that is no text is sent as JSON.
+export async function post(path, body) {
+  const isText = typeof body === "string";
+  const headers = { "Content-Type": isText ? "application/octet-stream" : "application/json" };
+  if (session.form_token) headers["X-Form-Token"] = session.form_token;
+  const options = { method: "POST", headers, body: isText ? body : body && JSON.stringify(body) };
+  // A job may be large, and takes the time that it takes.
+  if (isText) options.signal = undefined;
+  const response = await call(path, options);
+  return response.status === 204 ? null : response.json();
+}
+
+export async function signIn(token) {
+  await post("session", { token });
+  await openSession();
+}
+
+export async function signOut() {
+  await post("session/end");
+  await openSession();
+}
+
+/// Reads who we are, and begins to listen.
+export async function openSession() {
+  session = await get("session");
+  listen();
+  tell("session");
+}
+
+/// A browser has six connections to a server for all of its tabs: one that nobody sees holds none.
+function listen() {
+  source?.close();
+  source = null;
+  if (!may("read") || document.hidden || retry) return;
+  source = new EventSource(BASE + "events");
+  for (const kind of KINDS) source.addEventListener(kind, ({ data }) => tell("event", JSON.parse(data)));
+  source.addEventListener("error", lose);
+}
+
+document.addEventListener("visibilitychange", () => {
+  listen();
+  if (!document.hidden && session.node !== "") tell("event", { event: "gap" });
+});
+
+function lose() {
+  source?.close();
+  source = null;
+  if (retry) return;
+  tell("lost");
+  tryLater(FIRST_RETRY);
+}
+
+function tryLater(wait) {
+  // Viewers of one node do not all come back in the same moment.
+  retry = setTimeout(() => tryNow(Math.min(wait * 2, LAST_RETRY)), wait * (0.75 + Math.random() / 2));
+}
+
+/// Asks a node that was lost.
+export async function tryNow(wait = FIRST_RETRY) {
+  clearTimeout(retry);
+  try {
+    session = await get("session");
+  } catch {
+    tryLater(wait);
+    return;
+  }
+  retry = null;
+  listen();
+  tell("back");
+  tell("session");
+}

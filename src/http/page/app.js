@@ -1,0 +1,203 @@
+// The page: which view is open, when it is read again, who is signed in, and what is told of events and of a node that
+// does not answer. It knows no view from inside: each has a title, an element, `load`, which events it hears, and may
+// have `rest` and `close`.
+
+import { connection, may, openSession, session, signIn, signOut, tryNow } from "./api.js";
+import { el, fill, named, say, shown } from "./dom.js";
+import { jobView, jobsView } from "./jobs.js";
+import { launchView } from "./launch.js";
+import { doctorView, groupsView, linksView, meshView, nodesView } from "./mesh.js";
+
+/// Views by the first word of the address, and what they need.
+const VIEWS = {
+  mesh: { open: meshView },
+  links: { open: linksView },
+  nodes: { open: nodesView },
+  groups: { open: groupsView, controller: true },
+  jobs: { open: jobsView, controller: true },
+  job: { open: jobView, controller: true, level: "read" },
+  launch: { open: launchView, controller: true, level: "operate" },
+  doctor: { open: doctorView, level: "read" },
+};
+/// Seconds between two looks where events tell of changes, and where nothing does.
+const CALM = 30;
+const BLIND = 10;
+/// Milliseconds between two looks at least, whatever happens.
+const PAUSE = 1_000;
+/// Events that are listed, and milliseconds for which they are gathered before they are read out.
+const MOST_EVENTS = 100;
+const GATHERED = 5_000;
+/// What somebody who listens should know at once; jobs come and go all the time.
+const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "instance.state", "store.up", "store.down", "cert.expires"];
+
+const [main, banner, who, dialog, events] = ["main", "banner", "who", "sign-in", "events"].map(id => document.getElementById(id));
+const problem = el("p", { class: "error", role: "alert" });
+let view = null;
+let current = null;
+let timer = null;
+let lastLook = 0;
+/// Who we were when the view was opened.
+let rights = null;
+
+function parse(hash) {
+  const [path, query] = hash.replace(/^#\//, "").split("?");
+  const [word, rest] = path.split("/");
+  let name = null;
+  try {
+    name = rest ? decodeURIComponent(rest) : null;
+  } catch {
+    // A damaged address is one without a name.
+  }
+  const isJob = word === "jobs" && /^\d+$/.test(name ?? "");
+  const view = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "mesh";
+  return { view, word: isJob ? "jobs" : view, name, id: name, query: new URLSearchParams(query) };
+}
+
+const isOpen = ({ controller, level }) => (!controller || session.controller) && may(level ?? "none");
+
+/// Opens what the address names. Whoever came by a link of the page is at the view's title.
+function go(isFirst) {
+  const route = parse(location.hash);
+  if (current === "mesh" && route.view === "mesh" && view && !isFirst) return void view.go(route);
+  close();
+  current = route.view;
+  say("");
+  for (const anchor of document.querySelectorAll("header nav a")) {
+    if (anchor.hash === `#/${route.word}`) anchor.setAttribute("aria-current", "page");
+    else anchor.removeAttribute("aria-current");
+  }
+  const needs = VIEWS[route.view];
+  view = isOpen(needs) ? needs.open(route) : closed(needs);
+  const title = el("h1", { tabindex: -1 }, view.title);
+  document.title = shown(`${view.title} – ${session.node}`);
+  fill(main, title, problem, view.element);
+  if (!isFirst) title.focus();
+  return look();
+}
+
+function close() {
+  view?.rest?.();
+  view?.close?.();
+  view = null;
+}
+
+function closed({ controller }) {
+  const why = controller && !session.controller ? "This node is no control node." : "Sign in with a token that may see this.";
+  return { title: "Not shown", element: el("p", {}, why), hears: () => false, load: async () => {} };
+}
+
+/// Reads the view again, now.
+async function look() {
+  clearTimeout(timer);
+  lastLook = Date.now();
+  const looked = view;
+  try {
+    await looked.load();
+    if (looked === view) fill(problem);
+  } catch (error) {
+    if (looked === view) fill(problem, error.code === "unreachable" ? "" : error.message);
+  }
+  if (looked !== view) return;
+  clearTimeout(timer);
+  timer = setTimeout(lookIfSeen, (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
+}
+
+function lookIfSeen() {
+  if (!document.hidden) look();
+}
+
+/// Reads the view again soon: many events are one look.
+function lookSoon() {
+  clearTimeout(timer);
+  timer = setTimeout(lookIfSeen, Math.max(lastLook + PAUSE - Date.now(), 0));
+}
+
+function showSession() {
+  document.getElementById("node").replaceChildren(named(session.node));
+  for (const anchor of document.querySelectorAll("header nav a")) {
+    anchor.parentElement.hidden = !isOpen(VIEWS[anchor.hash.slice(2)]);
+  }
+  events.hidden = !may("read");
+  fill(who, session.who && [named(session.who), ` (${session.level})`],
+    session.who
+      ? el("button", { type: "button", onclick: () => signOut().catch(error => say(error.message, true)) }, "Sign out")
+      : el("button", { type: "button", onclick: () => dialog.showModal() }, "Sign in"));
+}
+
+function setUpDialog() {
+  const form = dialog.querySelector("form");
+  const wrong = dialog.querySelector(".error");
+  form.elements.leave.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("close", () => {
+    form.reset();
+    fill(wrong);
+  });
+  form.addEventListener("submit", async event => {
+    event.preventDefault();
+    try {
+      await signIn(form.elements.token.value.trim());
+      dialog.close();
+      say(`You are signed in as ${session.who}`);
+    } catch (error) {
+      fill(wrong, error.code === "unauthorized" ? "This node does not know that token." : error.message);
+      form.elements.token.select();
+    }
+  });
+}
+
+/// An event in words.
+function words({ event, node, peer, job, from, to }) {
+  const change = [from && ` from ${from}`, to && ` to ${to}`].filter(Boolean).join("");
+  const about = { "link.up": `link ${node} – ${peer} is up`, "link.down": `link ${node} – ${peer} is down`, "node.seen": `${node} is seen`,
+    "node.lost": `${node} is lost`, "instance.state": `${node}${change}`, "job.state": `job ${job}${change}`,
+    "owner.takeover": `job ${job}: owner${change}`, "store.up": `the store of ${node} is back`, "store.down": `the store of ${node} is away`,
+    "cert.expires": `certificate ${from} of ${node} ends ${to}`, gap: "events are missing here" };
+  return about[event] ?? `${event} ${node}${change}`;
+}
+
+let gathered = [];
+let telling = null;
+
+function tellEvent(event) {
+  const list = events.querySelector("ol");
+  list.prepend(el("li", {}, el("time", { datetime: event.time }, new Date(event.time ?? Date.now()).toLocaleTimeString()), " ", words(event)));
+  while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
+  if (!TOLD.includes(event.event)) return;
+  gathered.push(event);
+  telling ??= setTimeout(() => {
+    const last = words(gathered.at(-1));
+    say(gathered.length > 1 ? `${gathered.length} events; the last one: ${last}` : last);
+    [gathered, telling] = [[], null];
+  }, GATHERED);
+}
+
+connection.addEventListener("event", ({ detail }) => {
+  if (detail.seq !== undefined) tellEvent(detail);
+  if (detail.event === "gap" || view?.hears(detail)) lookSoon();
+});
+connection.addEventListener("session", () => {
+  const before = rights;
+  rights = JSON.stringify([session.node, session.who, session.level, session.controller]);
+  // After a loss everything is read again, and what somebody has opened or typed stays.
+  if (before === rights) return void look();
+  showSession();
+  go(before === null);
+  if (before !== null && !session.who) say("You are signed out.");
+});
+connection.addEventListener("lost", () => {
+  const since = new Date().toLocaleTimeString();
+  fill(banner, `${session.node || "The node"} does not answer since ${since}. What you see is what was. `,
+    el("button", { type: "button", onclick: () => tryNow() }, "Try now"));
+});
+connection.addEventListener("back", () => {
+  fill(banner);
+  say(`${session.node} answers again`);
+});
+document.addEventListener("visibilitychange", () => document.hidden && view?.rest?.());
+document.getElementById("skip").addEventListener("click", event => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", () => go(false));
+setUpDialog();
+openSession().catch(() => {});

@@ -1,0 +1,157 @@
+// Makes elements, tables and texts. All text passes `shown` on its way to the screen, and nothing here or elsewhere parses
+// HTML: what a node, a job or an operator has named stays text. It knows no view and asks nobody.
+
+const SVG = "http://www.w3.org/2000/svg";
+/// What commands a screen or reorders what is read on it. Joiners stay: words of some languages need them.
+const COMMANDS = /(?![\t\n\u200c\u200d])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+/// Marks are drawn one above the other, without an end.
+const STACKED = /(\p{M}{3})\p{M}+/gu;
+/// Rows of one table: with more of them, a filter finds what scrolling does not.
+const MOST_ROWS = 500;
+
+export const shown = text => String(text).replace(COMMANDS, "\ufffd").replace(STACKED, "$1");
+
+/// An element with its attributes and children. `on…` are listeners; false, null and undefined leave something out.
+export const el = (name, attributes, ...children) => build(document.createElement(name), attributes, children);
+
+export const svg = (name, attributes, ...children) => build(document.createElementNS(SVG, name), attributes, children);
+
+function build(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (typeof value === "function") element.addEventListener(key.slice(2), value);
+    else if (key === "value") element.value = value;
+    else if (key === "title" || key === "aria-label") element.setAttribute(key, shown(value));
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== false && value != null) element.setAttribute(key, value);
+  }
+  fill(element, children);
+  return element;
+}
+
+/// Replaces what an element contains.
+export function fill(element, ...children) {
+  const given = children.flat(Infinity).filter(child => child !== false && child != null);
+  element.replaceChildren(...given.map(child => (child instanceof Node ? child : shown(child))));
+}
+
+/// Somebody's name: letters of either direction stay within it, and a long one is cut on the screen alone.
+export const named = text => el("bdi", { class: "name", title: text }, text);
+
+export const link = (route, ...children) => el("a", { href: route }, ...children);
+
+export const nodeLink = name => link(`#/mesh/${encodeURIComponent(name)}`, named(name));
+
+export const jobLink = (id, ...more) => link(`#/jobs/${id}`, id, ...more);
+
+/// A list of names, of which the first ones are shown.
+export function names(all, most = 8) {
+  const parts = all.slice(0, most).flatMap((name, at) => [at > 0 && ", ", named(name)]);
+  return all.length > most ? [...parts, ` and ${all.length - most} more`] : parts;
+}
+
+/// Terms and what is to say of them; those of which nothing is to say are left out.
+export function facts(pairs) {
+  const said = pairs.filter(([, what]) => what !== null && what !== undefined && what !== "" && what.length !== 0);
+  return el("dl", {}, said.map(([term, what]) => el("div", {}, el("dt", {}, term), el("dd", {}, what))));
+}
+
+export const state = (word, kind) => el("span", { class: `state ${kind}` }, word);
+
+/// How much of a capacity is used.
+export function usage(used, capacity, label) {
+  const bar = el("meter", { min: 0, max: Math.max(capacity, 1), value: Math.min(used, capacity), "aria-label": label });
+  return el("span", { class: "usage" }, capacity > 0 && bar, `${used} of ${capacity}`);
+}
+
+/// A table that is shown again and again: a row that is there stays the same element, and who has the focus keeps it.
+export class Table {
+  #rows = new Map();
+  #body = el("tbody");
+  #note = el("p", { class: "note" });
+
+  /// Columns are {head, cell, wide}; wide ones are left out on a narrow screen.
+  constructor(caption, columns, key) {
+    this.columns = columns;
+    this.key = key;
+    const heads = columns.map(({ head, wide }) => el("th", { scope: "col", class: wide && "wide" }, head));
+    const table = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)), this.#body);
+    const box = el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": caption }, table);
+    this.element = el("div", {}, box, this.#note);
+  }
+
+  show(all, nothing = "There are none.") {
+    const rows = all.slice(0, MOST_ROWS);
+    const before = this.#rows;
+    this.#rows = new Map(rows.map(row => [this.key(row), before.get(this.key(row)) ?? { element: el("tr"), text: "" }]));
+    const focused = document.activeElement;
+    rows.forEach((row, at) => {
+      const one = this.#rows.get(this.key(row));
+      this.#fill(one, row, focused);
+      if (this.#body.children[at] !== one.element) this.#body.insertBefore(one.element, this.#body.children[at] ?? null);
+    });
+    while (this.#body.children.length > this.#rows.size) this.#body.lastElementChild.remove();
+    if (focused !== document.activeElement && focused?.isConnected) focused.focus();
+    const more = all.length - rows.length;
+    fill(this.#note, all.length === 0 ? nothing : more > 0 ? `${more} more rows are not shown: narrow the filter.` : "");
+  }
+
+  #fill(one, row, focused) {
+    const text = JSON.stringify(row);
+    if (one.text === text) return;
+    const cell = [...one.element.cells].findIndex(each => each.contains(focused));
+    fill(one.element, this.columns.map(({ cell, wide }) => el("td", { class: wide && "wide" }, cell(row))));
+    one.text = text;
+    if (cell >= 0) one.element.cells[cell].querySelector("a, button")?.focus();
+  }
+}
+
+/// A field with its label.
+export const field = (label, input, note) => el("label", {}, el("span", {}, label), input, note && el("small", {}, note));
+
+/// A moment, as how long ago it was.
+export function ago(text) {
+  if (!text) return null;
+  const seconds = Math.max(0, (Date.now() - Date.parse(text)) / 1000);
+  return el("time", { datetime: text, title: new Date(text).toLocaleString() }, `${span(seconds)} ago`);
+}
+
+export function span(seconds) {
+  if (seconds == null) return "";
+  const [days, hours] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24];
+  const [minutes, rest] = [Math.floor(seconds / 60) % 60, Math.floor(seconds % 60)];
+  if (days > 0) return `${days}d${hours}h`;
+  if (hours > 0) return `${hours}h${minutes}m`;
+  return minutes > 0 ? `${minutes}m${rest}s` : `${rest}s`;
+}
+
+export function size(bytes) {
+  let [number, unit] = [bytes, 0];
+  for (; number >= 1024 && unit < 5; unit += 1) number /= 1024;
+  return unit === 0 ? `${bytes} B` : `${number.toFixed(1)} ${["", "K", "M", "G", "T", "P"][unit]}iB`;
+}
+
+export const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+
+/// Tells what was done, or why it was not, where a screen reader hears it.
+export function say(text, isError = false) {
+  const place = document.getElementById("said");
+  place.className = isError ? "error" : "";
+  fill(place, text);
+}
+
+/// A button that changes something: it cannot be pressed twice, and an error is told.
+export function action(label, change, question) {
+  const press = async ({ currentTarget: button }) => {
+    if (question && !window.confirm(shown(question))) return;
+    button.disabled = true;
+    try {
+      say(await change());
+    } catch (error) {
+      say(`${label}: ${error.message}`, true);
+    }
+    button.disabled = false;
+    // A disabled button loses the focus.
+    if (button.isConnected && document.activeElement === document.body) button.focus();
+  };
+  return el("button", { type: "button", onclick: press }, label);
+}

@@ -1,0 +1,137 @@
+// The form that launches a playbook of a git project. It owns the bytes of a submission: the header, and the stream of
+// `ansible-runner transmit` with a zip inside, as docs/controller-reference.md describes them.
+
+import { get, post } from "./api.js";
+import { el, field, fill, say } from "./dom.js";
+
+/// The runner gives ansible a terminal at which nobody sits: with an empty standard input a playbook that asks goes on.
+const NO_TERMINAL = `import os
+
+from ansible.plugins.callback import CallbackBase
+
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "no_terminal"
+    CALLBACK_NEEDS_ENABLED = False
+`;
+/// A playbook runs in project/, one below the rest.
+const ENVIRONMENT = JSON.stringify({ ANSIBLE_CALLBACK_PLUGINS: "../env/callback" });
+/// Of zip: the signatures of its parts, version 2.0, names in UTF-8, made on Unix, a file that its owner alone reads.
+const [FILE, ENTRY, END] = [0x04034b50, 0x02014b50, 0x06054b50];
+const [VERSION, UTF8, UNIX, MODE] = [20, 0x800, 3 << 8, 0o100600];
+/// Letters that become bytes at a time, as arguments of a function.
+const BLOCK = 3 << 12;
+
+const CRC = Uint32Array.from({ length: 256 }, (_, at) => {
+  let value = at;
+  for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  return value;
+});
+
+export const crc32 = bytes => ~bytes.reduce((sum, byte) => CRC[(sum ^ byte) & 255] ^ (sum >>> 8), -1) >>> 0;
+
+/// Numbers as little-endian bytes: [value, bytes] each.
+const numbers = pairs => pairs.flatMap(([value, size]) => Array.from({ length: size }, (_, at) => (value >>> (8 * at)) & 255));
+
+/// A zip of files that are not compressed: [name, text] each.
+export function zip(files, now = new Date()) {
+  const day = (Math.max(now.getFullYear() - 1980, 0) << 9) | ((now.getMonth() + 1) << 5) | now.getDate();
+  const time = (now.getHours() << 11) | (now.getMinutes() << 5) | (now.getSeconds() >> 1);
+  const [parts, entries] = [[], []];
+  let at = 0;
+  for (const [path, text] of files) {
+    const [name, body] = [path, text].map(one => new TextEncoder().encode(one));
+    const facts = [[VERSION, 2], [UTF8, 2], [0, 2], [time, 2], [day, 2], [crc32(body), 4], [body.length, 4], [body.length, 4], [name.length, 2], [0, 2]];
+    const head = numbers([[FILE, 4], ...facts]);
+    parts.push(head, name, body);
+    entries.push(numbers([[ENTRY, 4], [UNIX | VERSION, 2], ...facts, [0, 2], [0, 2], [0, 2], [MODE << 16, 4], [at, 4]]), name);
+    at += head.length + name.length + body.length;
+  }
+  const size = entries.reduce((sum, part) => sum + part.length, 0);
+  const end = numbers([[END, 4], [0, 2], [0, 2], [files.length, 2], [files.length, 2], [size, 4], [at, 4], [0, 2]]);
+  const whole = new Uint8Array(at + size + end.length);
+  let filled = 0;
+  for (const part of [...parts, ...entries, end]) {
+    whole.set(part, filled);
+    filled += part.length;
+  }
+  return whole;
+}
+
+function base64(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += BLOCK) text += btoa(String.fromCharCode(...bytes.subarray(at, at + BLOCK)));
+  return text;
+}
+
+/// What `work submit controller` gets.
+export function submission({ url, revision, credential, playbook, inventory, variables, group, name, limit }) {
+  const given = (key, value) => (value ? { [key]: value } : {});
+  const header = {
+    controller: 1,
+    ...given("name", name),
+    ...given("groups", group && { launch: [group] }),
+    sync: { url, ...given("revision", revision), ...given("credential", credential) },
+  };
+  const kwargs = { ident: crypto.randomUUID(), playbook, ...given("limit", limit) };
+  const files = [
+    ["inventory/hosts", inventory.endsWith("\n") ? inventory : `${inventory}\n`],
+    ...(variables.trim() ? [["env/extravars", variables]] : []),
+    ["env/envvars", ENVIRONMENT],
+    ["env/callback/no_terminal.py", NO_TERMINAL],
+  ];
+  const packed = zip(files);
+  const lines = [header, { kwargs }, { zipfile: packed.length }].map(line => `${JSON.stringify(line)}\n`).join("");
+  return `${lines}${base64(packed)}${JSON.stringify({ eof: true })}\n`;
+}
+
+export function launchView() {
+  const text = (name, more = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...more });
+  const lines = (name, more = {}) => el("textarea", { name, rows: 6, spellcheck: "false", autocomplete: "off", ...more });
+  const group = el("select", { name: "group" }, el("option", { value: "" }, "default"));
+  const wrong = el("p", { class: "error", role: "alert" });
+  const button = el("button", { type: "submit" }, "Launch");
+  const form = el("form", { class: "launch", onsubmit: launch },
+    field("Project (git)", text("url", { required: true, placeholder: "https://git.example/team/site.git" }), "https, ssh or, on this node's own disk, file"),
+    field("Branch, tag or commit", text("revision"), "empty: what the repository itself takes"),
+    field("Credential", text("credential"), "the name of a credential of this node, if git asks for a login"),
+    field("Playbook", text("playbook", { required: true, placeholder: "site.yml" })),
+    field("Inventory", lines("inventory", { required: true, placeholder: "[web]\nweb1.example\nweb2.example" }), "as in a file of ansible: INI or YAML"),
+    field("Variables", lines("variables", { placeholder: "colour: green" }), "YAML or JSON, as extra variables"),
+    field("Limit", text("limit"), "hosts or groups of the inventory; empty: all"),
+    field("Instance group", group), field("Name", text("name"), "empty: that of the playbook"),
+    wrong, el("p", { class: "actions" }, button));
+
+  async function launch(event) {
+    event.preventDefault();
+    fill(wrong);
+    button.disabled = true;
+    const values = Object.fromEntries([...new FormData(form)].map(([key, value]) => [key, key === "inventory" || key === "variables" ? value : value.trim()]));
+    try {
+      const { id, unit } = await post("jobs", submission(values));
+      if (id == null) say(`The store is away: unit ${unit} becomes a job as soon as it is back.`);
+      else location.hash = `#/jobs/${id}`;
+    } catch (error) {
+      fill(wrong, error.message);
+      button.focus();
+    }
+    button.disabled = false;
+  }
+
+  return {
+    title: "Launch",
+    element: form,
+    hears: () => false,
+    async load() {
+      const chosen = group.value;
+      const { groups } = await get("groups");
+      const others = groups.map(one => one.name).filter(name => !["default", "controlplane"].includes(name));
+      fill(group, el("option", { value: "" }, "default"), others.map(name => el("option", { value: name }, name)));
+      group.value = chosen;
+    },
+  };
+}

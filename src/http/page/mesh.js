@@ -1,0 +1,305 @@
+// The views of the mesh: its picture with what is known of one node, links, nodes, groups, and what the doctor finds. It
+// owns what counts as wrong with a node or a link, so that every view says the same of it.
+
+import { get, may, post, session } from "./api.js";
+import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, say, size, span, state, usage } from "./dom.js";
+import { jobState } from "./jobs.js";
+import { Picture } from "./topology.js";
+
+const MESH = ["link", "node", "instance"];
+
+/// Whether the node lives up to what its operators want of it: a class, and words.
+function condition(node, instance) {
+  if (!node.reachable) return ["bad", "out of reach"];
+  if (!instance) return ["ok", node.own ? "this node" : "reachable"];
+  if (!instance.enabled) return ["off", "disabled"];
+  if (instance.errors?.length > 0) return ["bad", instance.node_state];
+  return instance.node_state === "ready" ? ["ok", "ready"] : ["warn", instance.node_state];
+}
+
+const milliseconds = seconds => (seconds == null ? "" : `${(seconds * 1000).toPrecision(seconds < 0.001 ? 1 : 3)} ms`);
+
+const percent = share => `${(share * 100).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
+
+/// What both ends say of a link, as one: the worst of what harms, and the latest round trip.
+function summary(one) {
+  const all = one.figures ?? [];
+  const worst = key => Math.max(...all.map(figure => figure[key]));
+  const of = end => all.find(figure => figure.from === end);
+  const way = (from, to) => of(from)?.bytes_out ?? of(to)?.bytes_in;
+  const cost = [one.cost_ab, one.cost_ba].map(each => each ?? "unknown");
+  return {
+    ...one,
+    cost: cost[0] === cost[1] ? cost[0] : cost.join(" / "),
+    isHalf: one.cost_ab == null || one.cost_ba == null,
+    isKnown: all.length > 0,
+    transport: all[0]?.transport ?? "",
+    rtt: all.map(figure => figure.rtt_seconds).findLast(rtt => rtt != null),
+    loss: all.length > 0 ? worst("loss") : null,
+    queued: all.length > 0 ? worst("queued_bytes") : null,
+    dropped: all.reduce((sum, figure) => sum + figure.dropped, 0),
+    there: way(one.a, one.b),
+    back: way(one.b, one.a),
+    asked: all.map(figure => figure.asked).sort().at(-1),
+  };
+}
+
+const linkKind = one => (one.loss > 0 ? "bad" : one.isHalf ? "half" : "ok");
+
+const linkState = one =>
+  ({ bad: state("loses packets", "bad"), half: state("one end alone", "warn"), ok: state("up", "ok") })[linkKind(one)];
+
+function aboutLink(one) {
+  const lossy = one.isKnown ? `round trip ${milliseconds(one.rtt) || "unknown"}, loss ${percent(one.loss)}` : "no figures";
+  return `cost ${one.cost}, ${lossy}${one.isHalf ? ", one end alone knows it" : ""}`;
+}
+
+/// Instances by name; none where no controller is, or its store is away: the mesh is shown all the same.
+async function instances() {
+  if (!session.controller) return new Map();
+  try {
+    return new Map((await get("instances")).instances.map(one => [one.name, one]));
+  } catch (error) {
+    say(`Instances: ${error.message}`, true);
+    return new Map();
+  }
+}
+
+const readMesh = async () => {
+  const [{ nodes }, { links }, byName] = await Promise.all([get("nodes"), get("links"), instances()]);
+  return { nodes, links: links.map(summary), byName };
+};
+
+function ability(instance) {
+  const word = instance.enabled ? "disable" : "enable";
+  const change = async () => {
+    await post(`instances/${encodeURIComponent(instance.name)}/${word}`);
+    return `${instance.name} is ${word}d`;
+  };
+  return action(instance.enabled ? "Disable" : "Enable", change);
+}
+
+export function meshView(route) {
+  const search = el("input", { type: "search", autocomplete: "off", spellcheck: "false" });
+  const found = el("output");
+  const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node" });
+  const legend = el("p", { class: "note legend" },
+    [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"], ["own", "this node"]]
+      .map(([kind, words]) => el("span", { class: `key ${kind}` }, words)));
+  const choose = name => { location.hash = `#/mesh/${encodeURIComponent(name)}`; };
+  const picture = new Picture(session.node, choose);
+  let [mesh, shownName] = [null, null];
+
+  function find() {
+    const all = picture.search(search.value);
+    fill(found, search.value === "" ? "" : `${count(all.length, "node")} found`);
+    return all;
+  }
+  const enter = event => {
+    event.preventDefault();
+    const [first] = find();
+    if (first !== undefined) choose(first);
+  };
+  search.addEventListener("input", find);
+
+  async function showPanel(name) {
+    const node = mesh.nodes.find(one => one.name === name);
+    const isNew = shownName !== name;
+    shownName = name;
+    panel.hidden = false;
+    panel.classList.toggle("left", picture.side(name) > 0.5);
+    const heading = el("h2", { tabindex: -1 }, named(name));
+    const leave = () => { location.hash = "#/mesh"; };
+    const close = el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×");
+    const hadFocus = panel.contains(document.activeElement);
+    fill(panel, close, heading, node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now."));
+    if (isNew || hadFocus) heading.focus({ preventScroll: !isNew });
+    panel.onkeydown = ({ key }) => key === "Escape" && leave();
+    if (node && session.controller) await showJobs(name);
+  }
+
+  function aboutNode(node) {
+    const instance = mesh.byName.get(node.name);
+    const [kind, words] = condition(node, instance);
+    const links = mesh.links.filter(({ a, b }) => a === node.name || b === node.name);
+    const line = one => el("tr", { class: linkKind(one) === "bad" && "bad" }, el("td", {}, nodeLink(one.a === node.name ? one.b : one.a)),
+      el("td", {}, milliseconds(one.rtt)), el("td", {}, one.isKnown && percent(one.loss)), el("td", {}, one.cost));
+    const heads = ["Link to", "Round trip", "Loss", "Cost"].map(head => el("th", { scope: "col" }, head));
+    return [
+      facts([
+        ["State", state(words, kind)],
+        ["Way", node.own || !node.reachable ? null : node.next_hop === node.name ? "a link of this node" : ["through ", nodeLink(node.next_hop)]],
+        ["Cost", node.own ? null : node.cost],
+        ["Capacity", instance && [usage(instance.consumed_capacity, instance.capacity, "Used capacity"), ` forks, ${count(instance.jobs_running, "job")}`]],
+        ["Groups", instance && names(instance.groups)],
+        ["Errors", instance?.errors.map(text => el("p", { class: "error" }, text))],
+        ["Work types", names(node.work_types)],
+        ["Services", names(node.services)],
+        ["Advertised", ago(node.last_advertised)],
+      ]),
+      instance && may("admin") && el("p", { class: "actions" }, ability(instance)),
+      links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, links.slice(0, 100).map(line))),
+      links.length > 100 && el("p", { class: "note" }, link(`#/links?filter=${encodeURIComponent(node.name)}`, `All ${links.length} links`)),
+      el("div", { class: "jobs" }),
+    ];
+  }
+
+  async function showJobs(name) {
+    const { jobs } = await get("jobs", { node: name, limit: 50 });
+    if (shownName !== name) return;
+    const item = job => el("li", {}, may("read") ? jobLink(job.id, " ") : `${job.id} `, named(job.name), " ", jobState(job));
+    fill(panel.querySelector(".jobs"), el("h3", {}, "Jobs"), jobs.length > 0 ? el("ul", {}, jobs.slice(0, 10).map(item)) : "It has run none.",
+      jobs.length > 10 && link(`#/jobs?node=${encodeURIComponent(name)}`, "All of its jobs"));
+  }
+
+  async function follow(way) {
+    if (way.name) return showPanel(way.name);
+    panel.hidden = true;
+    const former = shownName;
+    shownName = null;
+    if (former !== null) picture.focus(former);
+    return null;
+  }
+
+  return {
+    title: "Mesh",
+    element: el("div", { class: "mesh" }, el("form", { class: "filter", role: "search", onsubmit: enter }, field("Find a node", search), found), picture.element, panel, legend),
+    hears: event => MESH.includes(event.event.split(".")[0]) || event.event === "job.state",
+    async load() {
+      mesh = await readMesh();
+      picture.show(
+        mesh.nodes.map(node => {
+          const [kind, words] = condition(node, mesh.byName.get(node.name));
+          const own = mesh.links.filter(({ a, b }) => a === node.name || b === node.name).length;
+          return { name: node.name, kind: node.own ? `${kind} own` : kind, about: `${words}, ${count(own, "link")}` };
+        }),
+        mesh.links.map(one => ({ a: one.a, b: one.b, kind: linkKind(one), about: aboutLink(one) })));
+      find();
+      if (route.name) await showPanel(route.name);
+    },
+    /// Another node of the same picture.
+    go(other) {
+      route = other;
+      return mesh && follow(other);
+    },
+    close: () => picture.close(),
+  };
+}
+
+/// A table below a field that leaves rows out, by words that one of them has.
+function filtered(table, route, words) {
+  const input = el("input", { type: "search", autocomplete: "off", spellcheck: "false", value: route.query.get("filter") ?? "" });
+  let rows = [];
+  const show = () => {
+    const text = input.value.toLowerCase();
+    table.show(rows.filter(row => words(row).some(word => word?.toLowerCase().includes(text))), "None is to be shown.");
+  };
+  input.addEventListener("input", show);
+  return {
+    element: el("div", {}, el("form", { class: "filter", role: "search", onsubmit: event => event.preventDefault() }, field("Filter", input)), table.element),
+    show(all) {
+      rows = all;
+      show();
+    },
+  };
+}
+
+export function linksView(route) {
+  const table = new Table("Links", [
+    { head: "Between", cell: one => nodeLink(one.a) },
+    { head: "and", cell: one => nodeLink(one.b) },
+    { head: "State", cell: linkState },
+    { head: "Round trip", cell: one => milliseconds(one.rtt) },
+    { head: "Loss", cell: one => one.isKnown && percent(one.loss) },
+    { head: "Cost", cell: one => one.cost },
+    { head: "Transport", wide: true, cell: one => one.transport },
+    { head: "Queued", wide: true, cell: one => one.isKnown && size(one.queued) },
+    { head: "Dropped", wide: true, cell: one => one.isKnown && one.dropped },
+    { head: "There", wide: true, cell: one => one.there != null && size(one.there) },
+    { head: "Back", wide: true, cell: one => one.back != null && size(one.back) },
+    { head: "Asked", wide: true, cell: one => ago(one.asked) },
+  ], one => JSON.stringify([one.a, one.b]));
+  const all = filtered(table, route, one => [one.a, one.b, one.transport]);
+  const rank = one => ["bad", "half", "ok"].indexOf(linkKind(one));
+  return {
+    title: "Links",
+    element: all.element,
+    hears: event => event.event.startsWith("link."),
+    load: async () => all.show((await get("links")).links.map(summary).sort((a, b) => rank(a) - rank(b))),
+  };
+}
+
+export function nodesView(route) {
+  const of = one => one.instance;
+  const table = new Table("Nodes", [
+    { head: "Node", cell: one => [nodeLink(one.name), one.own && " (this node)"] },
+    { head: "State", cell: one => state(one.words, one.kind) },
+    { head: "Capacity", cell: one => of(one) && usage(of(one).consumed_capacity, of(one).capacity, `Used capacity of ${one.name}`) },
+    { head: "Jobs", cell: one => of(one)?.jobs_running > 0 && of(one).jobs_running },
+    { head: "Groups", wide: true, cell: one => of(one) && names(of(one).groups, 3) },
+    { head: "Way", wide: true, cell: one => one.next_hop && one.next_hop !== one.name && ["through ", named(one.next_hop)] },
+    { head: "Work types", wide: true, cell: one => names(one.work_types, 3) },
+    { head: "Errors", wide: true, cell: one => of(one)?.errors.map(text => el("p", { class: "error" }, text)) },
+    ...(may("admin") && session.controller ? [{ head: "Change", cell: one => of(one) && ability(of(one)) }] : []),
+  ], one => one.name);
+  const all = filtered(table, route, one => [one.name, one.words, ...one.work_types, ...(of(one)?.groups ?? [])]);
+  return {
+    title: "Nodes",
+    element: all.element,
+    hears: event => MESH.includes(event.event.split(".")[0]) || event.event === "job.state",
+    async load() {
+      const [{ nodes }, byName] = await Promise.all([get("nodes"), instances()]);
+      const known = new Set(nodes.map(one => one.name));
+      // An instance may be away for longer than the mesh remembers it.
+      const away = [...byName.keys()].filter(name => !known.has(name)).map(name => ({ name, reachable: false, work_types: [] }));
+      const rows = [...nodes, ...away].map(node => {
+        const [kind, words] = condition(node, byName.get(node.name));
+        return { ...node, instance: byName.get(node.name), kind, words };
+      });
+      const rank = one => ["bad", "warn", "off", "ok"].indexOf(one.kind);
+      all.show(rows.sort((a, b) => rank(a) - rank(b)));
+    },
+  };
+}
+
+export function groupsView() {
+  const limit = number => (number > 0 ? number : "none");
+  const table = new Table("Groups", [
+    { head: "Group", cell: one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)), one.is_container_group && " (containers)"] },
+    { head: "Capacity", cell: one => usage(one.consumed_capacity, one.capacity, `Used capacity of ${one.name}`) },
+    { head: "Jobs", cell: one => one.jobs_running },
+    { head: "Most jobs", wide: true, cell: one => limit(one.max_concurrent_jobs) },
+    { head: "Most forks", wide: true, cell: one => limit(one.max_forks) },
+    { head: "Instances", cell: one => (one.is_container_group ? named(one.cluster ?? "") : names(one.members.map(member => member.name))) },
+  ], one => one.name);
+  return {
+    title: "Groups",
+    element: table.element,
+    hears: event => ["instance.state", "job.state"].includes(event.event),
+    load: async () => table.show((await get("groups")).groups),
+  };
+}
+
+export function doctorView() {
+  const list = el("div", { "aria-live": "polite" });
+  const kinds = { error: "bad", warning: "warn", "not asked": "off" };
+  const finding = one => el("li", {},
+    el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "], el("span", {}, one.what)),
+    one.remedy && el("p", {}, "Remedy: ", one.remedy));
+  const view = {
+    title: "Doctor",
+    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", () => view.load())), list),
+    hears: () => false,
+    async load() {
+      const began = Date.now();
+      const { findings } = await get("doctor");
+      const order = Object.keys(kinds);
+      findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
+      fill(list, el("p", {}, findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.` : `Nothing is wrong with ${session.node}.`,
+        ` Examined within ${span((Date.now() - began) / 1000)}; meshctl doctor NODE examines another one and the way there.`),
+      findings.length > 0 && el("ol", { class: "findings" }, findings.map(finding)));
+      return "";
+    },
+  };
+  return view;
+}
