@@ -330,7 +330,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         mesh = self.mesh
         match path:
             case ["session", "end"]:
-                self.server.sessions.clear()
+                self.server.sessions = {key: one for key, one in self.server.sessions.items() if one != self.session()}
                 self.head(204, {"Set-Cookie": "session=; Max-Age=0; HttpOnly; SameSite=Strict"})
                 return NotImplemented
             case ["jobs"]:

@@ -88,10 +88,14 @@ export async function signOut() {
   await openSession();
 }
 
-/// Reads who we are, and begins to listen.
+/// Reads who we are, and begins to listen. A node that says so is there.
 export async function openSession() {
   session = await get("session");
+  const wasLost = retry !== null;
+  clearTimeout(retry);
+  retry = null;
   listen();
+  if (wasLost) tell("back");
   tell("session");
 }
 
@@ -127,13 +131,8 @@ function tryLater(wait) {
 export async function tryNow(wait = FIRST_RETRY) {
   clearTimeout(retry);
   try {
-    session = await get("session");
+    await openSession();
   } catch {
     tryLater(wait);
-    return;
   }
-  retry = null;
-  listen();
-  tell("back");
-  tell("session");
 }

@@ -71,6 +71,7 @@ function go(isFirst) {
   const title = el("h1", { tabindex: -1 }, view.title);
   document.title = shown(`${view.title} – ${session.node}`);
   fill(main, title, problem, view.element);
+  main.setAttribute("aria-busy", "true");
   if (!isFirst) title.focus();
   return look();
 }
@@ -98,6 +99,7 @@ async function look() {
     if (looked === view) fill(problem, error.code === "unreachable" ? "" : error.message);
   }
   if (looked !== view) return;
+  main.removeAttribute("aria-busy");
   clearTimeout(timer);
   timer = setTimeout(lookIfSeen, (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
 }

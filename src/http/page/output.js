@@ -89,6 +89,7 @@ export class Screen {
   #colour = "";
   #isBold = false;
   #open = "";
+  #said = "";
 
   constructor(where) {
     this.box = el("pre", { class: "screen", role: "region", tabindex: 0, "aria-label": "Output" });
@@ -97,7 +98,7 @@ export class Screen {
     this.where = where;
     this.element = el("div", {}, el("label", { class: "check" }, this.tail, "Keep the end in sight"), this.box, this.note);
     this.box.addEventListener("scroll", () => { this.tail.checked = this.#isAtEnd(); });
-    this.say("");
+    this.say();
   }
 
   #isAtEnd() {
@@ -105,7 +106,8 @@ export class Screen {
   }
 
   /// What is to say below it.
-  say(text) {
+  say(text = this.#said) {
+    this.#said = text;
     const dropped = this.#dropped > 0 && `The first ${this.#dropped} lines are not shown here. `;
     fill(this.note, text, " ", dropped, el("a", { href: this.where, download: "output" }, "The whole, as the runner wrote it"));
   }
@@ -113,6 +115,7 @@ export class Screen {
   push(text) {
     const lines = (this.#open + text).split("\n");
     this.#open = lines.pop().slice(0, LONGEST_SHOWN);
+    const dropped = this.#dropped;
     const surplus = Math.max(lines.length - MOST_LINES, 0);
     this.#dropped += surplus;
     // Colours last beyond a line, so those that are dropped are read all the same.
@@ -125,6 +128,7 @@ export class Screen {
       this.#letters -= letters;
       this.#dropped += 1;
     }
+    if (this.#dropped !== dropped) this.say();
     if (this.tail.checked) this.box.scrollTop = this.box.scrollHeight;
   }
 
