@@ -41,7 +41,7 @@ export const link = (route, ...children) => el("a", { href: route }, ...children
 
 export const nodeLink = name => link(`#/mesh/${encodeURIComponent(name)}`, named(name));
 
-export const jobLink = (id, ...more) => link(`#/jobs/${id}`, id, ...more);
+export const jobLink = id => link(`#/jobs/${id}`, id);
 
 /// A list of names, of which the first ones are shown.
 export function names(all, most = 8) {
@@ -105,8 +105,13 @@ export class Table {
   }
 }
 
-/// A field with its label.
-export const field = (label, input, note) => el("label", {}, el("span", {}, label), input, note && el("small", {}, note));
+/// A field with its label, and what is to say about it.
+export function field(label, input, note) {
+  const labelled = el("label", {}, el("span", {}, label), input);
+  if (!note) return labelled;
+  input.setAttribute("aria-describedby", `about-${input.name}`);
+  return el("div", {}, labelled, el("small", { id: `about-${input.name}` }, note));
+}
 
 /// A moment, as how long ago it was.
 export function ago(text) {

@@ -147,7 +147,7 @@ export function meshView(route) {
   async function showJobs(name) {
     const { jobs } = await get("jobs", { node: name, limit: 50 });
     if (shownName !== name) return;
-    const item = job => el("li", {}, may("read") ? jobLink(job.id, " ") : `${job.id} `, named(job.name), " ", jobState(job));
+    const item = job => el("li", {}, may("read") ? jobLink(job.id) : job.id, " ", named(job.name), " ", jobState(job));
     fill(panel.querySelector(".jobs"), el("h3", {}, "Jobs"), jobs.length > 0 ? el("ul", {}, jobs.slice(0, 10).map(item)) : "It has run none.",
       jobs.length > 10 && link(`#/jobs?node=${encodeURIComponent(name)}`, "All of its jobs"));
   }

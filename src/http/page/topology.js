@@ -99,6 +99,7 @@ export class Picture {
   #box = null;
 
   constructor(own, choose) {
+    this.own = own;
     this.key = `meshd.places.${own}`;
     this.places = kept(this.key);
     this.choose = choose;
@@ -167,6 +168,7 @@ export class Picture {
     const room = this.element.getBoundingClientRect();
     // A label at the edge of a sparse picture needs half of the free cell beside it.
     const columns = isSparse ? [box.columns[0] - 0.5, box.columns[1] + 0.5] : box.columns;
+    const isFirst = !this.drawing.hasAttribute("class");
     const [width, side] = spread(columns, room.width, cell.width);
     const left = isSparse ? side + width / 2 : side;
     const [height, top] = spread(box.rows, Math.max(window.innerHeight - room.top - 90, 0), cell.height);
@@ -182,7 +184,8 @@ export class Picture {
       for (const [key, number] of Object.entries({ x1, y1, x2, y2 })) element.setAttribute(key, number);
     }
     for (const [name, { element, value }] of this.#nodes) this.#drawNode(element, name, value, at(name), cell);
-    if (!this.#nodes.has(this.#current)) this.#current = this.#nodes.keys().next().value;
+    if (!this.#nodes.has(this.#current)) this.#current = this.#nodes.has(this.own) ? this.own : this.#nodes.keys().next().value;
+    if (isFirst) this.element.scrollLeft = at(this.#current)[0] - room.width / 2;
     this.#nodes.get(this.#current).element.setAttribute("tabindex", 0);
   }
 

@@ -1,0 +1,174 @@
+"""The page of a node, in a real browser: tests/browser/check.mjs looks at it, tests/browser/stand_in.py is the node, and at
+the end a real one is. MESHD_PICTURES names a directory for pictures of what was looked at.
+"""
+
+import base64
+import io
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+
+from mesh import MESHCTL, ROOT, environment
+
+BROWSER = ROOT / "tests" / "browser"
+PAGE = ROOT / "src" / "http" / "page"
+sys.path.insert(0, str(BROWSER))
+import stand_in  # noqa: E402
+
+CHROMIUM, NODE = shutil.which("chromium"), shutil.which("node")
+MISSING = not (CHROMIUM and NODE and (BROWSER / "node_modules" / "playwright-core").is_dir())
+if MISSING and os.environ.get("CI") == "true":
+    raise RuntimeError("chromium, node or tests/browser/node_modules is missing: ./tests/run installs them")
+pytestmark = pytest.mark.skipif(MISSING, reason="chromium, node or tests/browser/node_modules is missing: ./tests/run installs them")
+
+SECONDS = 100
+LINES = 2_000
+#: A job that runs, of a mesh with so many.
+JOBS, RUNNING = 100, 99
+
+
+def check(name, **options):
+    """Runs one of the checks; returns what it prints."""
+    pictures = os.environ.get("MESHD_PICTURES")
+    if pictures:
+        pathlib.Path(pictures).mkdir(parents=True, exist_ok=True)
+    options = {"chromium": CHROMIUM, "pictures": pictures, **options}
+    done = subprocess.run([NODE, str(BROWSER / "check.mjs"), name, json.dumps(options)], capture_output=True, text=True, timeout=SECONDS, env=environment())
+    assert done.returncode == 0, f"{name}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def look(name, size=30, jobs=JOBS, hostile=False, **options):
+    """The same with a node that stands in; returns its mesh."""
+    node = stand_in.Node(size, jobs, hostile=hostile)
+    remote = stand_in.Remote(node)
+    try:
+        check(name, url=node.url, remote=remote.url, nodes=size, job=RUNNING, **options)
+    finally:
+        node.stop()
+        remote.shutdown()
+        remote.server_close()
+    return node.mesh
+
+
+@pytest.mark.parametrize(("size", "jobs"), [(3, JOBS), (30, JOBS), (200, 100_000)])
+def test_each_view_fits_the_screen_and_has_no_barrier(size, jobs):
+    look("views", size, jobs)
+
+
+@pytest.mark.parametrize("size", [3, 30, 200])
+def test_no_two_labels_overlap(size):
+    look("labels", size)
+
+
+def test_a_link_that_flaps_and_a_node_that_comes_move_nobody():
+    look("flapping")
+
+
+def test_everything_is_reached_by_keyboard():
+    look("keyboard", 200)
+
+
+def test_what_strangers_write_stays_text_in_its_box():
+    look("hostile", 8, hostile=True)
+
+
+def test_the_page_outlives_a_restart_of_its_node():
+    look("restart")
+
+
+def test_two_viewers_see_what_one_of_them_does():
+    look("two_viewers")
+
+
+def test_a_hundred_thousand_jobs_are_pages_of_fifty():
+    look("many_jobs", jobs=100_000)
+
+
+def test_a_long_output_is_bounded():
+    look("long_output")
+
+
+def test_a_level_sees_what_it_may():
+    look("sessions")
+
+
+def test_a_launch_is_what_ansible_runner_transmits():
+    text = "all:\n  hosts:\n    wöb1:"
+    fields = {"Project (git)": " https://git.example/site.git ", "Branch, tag or commit": "main", "Playbook": "site.yml", "Inventory": text,
+              "Variables": "colour: grün\n", "Limit": "web", "Name": "a launch", "Credential": "git"}
+    header, kwargs, size, rest = look("launch", fields=fields, group="east").submission.split(b"\n", 3)
+    assert json.loads(header) == {"controller": 1, "name": "a launch", "groups": {"launch": ["east"]},
+                                  "sync": {"url": "https://git.example/site.git", "revision": "main", "credential": "git"}}
+    kwargs = json.loads(kwargs)["kwargs"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", kwargs.pop("ident")) and kwargs == {"playbook": "site.yml", "limit": "web"}
+    packed, end = rest.split(b"{", 1)
+    packed = base64.b64decode(packed, validate=True)
+    assert len(packed) == json.loads(size)["zipfile"] and json.loads(b"{" + end) == {"eof": True}
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert archive.testzip() is None
+        files = {one.filename: (oct(one.external_attr >> 16), archive.read(one).decode()) for one in archive.infolist()}
+    assert files["inventory/hosts"] == ("0o100600", text + "\n") and files["env/extravars"] == ("0o100600", "colour: grün\n")
+    # A playbook that asks somebody gets an empty answer, as with meshctl.
+    source = (ROOT / "src" / "cli" / "job" / "settings.rs").read_text()
+    plugin = re.search(r'STDIN_PLUGIN: &str = r#"(.*?)"#;', source, re.DOTALL)[1].split("\n", 1)[1]
+    assert files["env/callback/no_terminal.py"][1] == plugin
+    assert json.loads(files["env/envvars"][1]) == {"ANSIBLE_CALLBACK_PLUGINS": "../env/callback"}
+
+
+class Picture(threading.Thread):
+    """A control socket that answers one status, for `meshctl graph`."""
+
+    def __init__(self, path, nodes, links):
+        super().__init__(daemon=True)
+        costs = {node: {b if node == a else a: 1.0 for a, b in links if node in (a, b)} for node in nodes}
+        self.report = {"NodeID": nodes[0], "RoutingTable": {node: node for node in nodes[1:]}, "KnownConnectionCosts": costs}
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.start()
+
+    def run(self):
+        stream, _ = self.listener.accept()
+        with stream, stream.makefile("rb") as lines:
+            stream.sendall(f"Receptor Control, node {self.report['NodeID']}\n".encode())
+            lines.readline()
+            stream.sendall(json.dumps(self.report).encode() + b"\n")
+
+
+@pytest.mark.parametrize("size", [1, 3, 30, 41, 300])
+def test_nodes_stand_where_meshctl_graph_has_them(tmp_path, size):
+    draw = random.Random(size)
+    nodes = [f"node-{number:03}" for number in range(size)]
+    links = sorted({tuple(sorted((nodes[number], nodes[draw.randrange(number)]))) for number in range(1, size) for _ in range(draw.choice((1, 1, 3)))})
+    picture = Picture(tmp_path / "s", nodes, links)
+    done = subprocess.run([MESHCTL, "--socket", tmp_path / "s", "graph", "--svg"], capture_output=True, text=True, env=environment(), timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    picture.join(SECONDS)
+    drawn = {name: (int(x), int(y)) for name, x, y in re.findall(r'<title>([^<]*)</title><circle cx="(\d+)" cy="(\d+)"', done.stdout)}
+    (tmp_path / "mesh").write_text(json.dumps({"nodes": nodes, "links": links}))
+    cells = json.loads(check("layout", mesh=str(tmp_path / "mesh")))
+    rows, columns = 17, 12
+    assert {name: ((2 * column + 1) * 1600 // (2 * columns), (2 * row + 1) * 1000 // (2 * rows)) for name, (row, column) in cells.items()} == drawn
+    assert len(drawn) == size
+
+
+def test_the_page_is_small_and_has_nothing_from_elsewhere():
+    files = sorted(PAGE.iterdir())
+    assert sum(len(file.read_text().splitlines()) for file in files) <= LINES
+    for file in files:
+        text = file.read_text()
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function|DOMParser|\.style\b|style=|srcdoc", text), file
+        # The name space of SVG is no address, and the example of a project is none that the page asks.
+        others = re.findall(r"[\"'`(](?:https?:)?//[^\"'`)]+", re.sub(r"^\s*//.*|/\*.*?\*/", "", text, flags=re.MULTILINE | re.DOTALL))
+        assert set(others) <= {'"http://www.w3.org/2000/svg', '"https://git.example/team/site.git'}, file
