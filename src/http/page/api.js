@@ -60,8 +60,8 @@ async function call(path, { query, ...options } = {}) {
 
 export const get = async (path, query) => (await call(path, { query })).json();
 
-/// The bytes of an answer as they come, until the signal.
-export const stream = async (path, query, signal) => (await call(path, { query, signal })).body;
+/// An answer whose bytes are read as they come, until the signal.
+export const stream = (path, query, signal) => call(path, { query, signal });
 
 /// The whole of what a stream shows, for a link.
 export const whole = path => BASE + path;

@@ -22,8 +22,9 @@ const VIEWS = {
 /// Seconds between two looks where events tell of changes, and where nothing does.
 const CALM = 30;
 const BLIND = 10;
-/// Milliseconds between two looks at least, whatever happens.
+/// Milliseconds between two looks at least, whatever happens; and where jobs only change what a node has left.
 const PAUSE = 1_000;
+const PAUSE_FOR_JOBS = 5_000;
 /// Events that are listed, and milliseconds for which they are gathered before they are read out.
 const MOST_EVENTS = 100;
 const GATHERED = 5_000;
@@ -87,21 +88,25 @@ function closed({ controller }) {
   return { title: "Not shown", element: el("p", {}, why), hears: () => false, load: async () => {} };
 }
 
-/// Reads the view again, now.
+/// Reads the view again: now, or once a look that has begun is over.
 async function look() {
   clearTimeout(timer);
-  lastLook = Date.now();
   const looked = view;
+  looked.isLate = looked.isLooking;
+  if (looked.isLooking) return;
+  looked.isLooking = true;
+  lastLook = Date.now();
+  let wrong = "";
   try {
     await looked.load();
-    if (looked === view) fill(problem);
   } catch (error) {
-    if (looked === view) fill(problem, error.code === "unreachable" ? "" : error.message);
+    wrong = error.code === "unreachable" ? "" : error.message;
   }
+  looked.isLooking = false;
   if (looked !== view) return;
+  fill(problem, wrong);
   main.removeAttribute("aria-busy");
-  clearTimeout(timer);
-  timer = setTimeout(lookIfSeen, (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
+  timer = setTimeout(lookIfSeen, looked.isLate ? PAUSE : (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
 }
 
 function lookIfSeen() {
@@ -109,9 +114,9 @@ function lookIfSeen() {
 }
 
 /// Reads the view again soon: many events are one look.
-function lookSoon() {
+function lookSoon(pause) {
   clearTimeout(timer);
-  timer = setTimeout(lookIfSeen, Math.max(lastLook + PAUSE - Date.now(), 0));
+  timer = setTimeout(lookIfSeen, Math.max(lastLook + pause - Date.now(), 0));
 }
 
 function showSession() {
@@ -175,7 +180,8 @@ function tellEvent(event) {
 
 connection.addEventListener("event", ({ detail }) => {
   if (detail.seq !== undefined) tellEvent(detail);
-  if (detail.event === "gap" || view?.hears(detail)) lookSoon();
+  const isAside = detail.event === "job.state" && !current.startsWith("job");
+  if (detail.event === "gap" || view?.hears(detail)) lookSoon(isAside ? PAUSE_FOR_JOBS : PAUSE);
 });
 connection.addEventListener("session", () => {
   const before = rights;

@@ -201,8 +201,8 @@ class Output {
     if (this.#reading || this.#isOver || document.hidden || job.state === "pending") return;
     this.#reading = new AbortController();
     try {
-      const body = await stream(this.path, { from: this.#at, follow: !hasEnded }, this.#reading.signal);
-      for (const reader = body.getReader();;) {
+      const answer = await stream(this.path, { from: this.#at, follow: !hasEnded }, this.#reading.signal);
+      for (const reader = answer.body.getReader();;) {
         const { done, value } = await reader.read();
         if (done) break;
         this.#at += value.length;
@@ -210,7 +210,7 @@ class Output {
       }
       this.#isOver = hasEnded && this.#at >= job.output_bytes;
       if (this.#isOver) this.screen.finish();
-      this.screen.say(this.#isOver ? "This is all." : "");
+      this.screen.say(answer.headers.get("X-Output-Missing") ?? (this.#isOver ? "This is all." : ""));
     } catch (error) {
       if (error.name === "AbortError") return;
       this.#isOver = error.code === "not_found";

@@ -2,7 +2,7 @@
 // owns what counts as wrong with a node or a link, so that every view says the same of it.
 
 import { get, may, post, session } from "./api.js";
-import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, say, size, span, state, usage } from "./dom.js";
+import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, say, size, state, usage } from "./dom.js";
 import { jobState } from "./jobs.js";
 import { Picture } from "./topology.js";
 
@@ -281,25 +281,26 @@ export function groupsView() {
 }
 
 export function doctorView() {
-  const list = el("div", { "aria-live": "polite" });
+  const list = el("div");
   const kinds = { error: "bad", warning: "warn", "not asked": "off" };
   const finding = one => el("li", {},
     el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "], el("span", {}, one.what)),
     one.remedy && el("p", {}, "Remedy: ", one.remedy));
-  const view = {
-    title: "Doctor",
-    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", () => view.load())), list),
-    hears: () => false,
-    async load() {
-      const began = Date.now();
-      const { findings } = await get("doctor");
-      const order = Object.keys(kinds);
-      findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
-      fill(list, el("p", {}, findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.` : `Nothing is wrong with ${session.node}.`,
-        ` Examined within ${span((Date.now() - began) / 1000)}; meshctl doctor NODE examines another one and the way there.`),
+  async function examine() {
+    const { findings } = await get("doctor");
+    const order = Object.keys(kinds);
+    findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
+    const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.` : `Nothing is wrong with ${session.node}.`;
+    fill(list, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
       findings.length > 0 && el("ol", { class: "findings" }, findings.map(finding)));
-      return "";
-    },
+    return sum;
+  }
+  return {
+    title: "Doctor",
+    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", examine)), list),
+    hears: () => false,
+    /// Seconds: an examination looks at much.
+    every: 600,
+    load: examine,
   };
-  return view;
 }
