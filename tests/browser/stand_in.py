@@ -386,13 +386,17 @@ class Server(http.server.ThreadingHTTPServer):
         self.open.discard(request)
         super().shutdown_request(request)
 
+    def drop(self):
+        """Ends all connections, as a network does."""
+        for one in list(self.open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def end(self):
         self.is_over = True
         self.shutdown()
         self.server_close()
-        for one in list(self.open):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        self.drop()
 
 
 class Node:
@@ -413,6 +417,9 @@ class Node:
     def start(self):
         self.server = Server(self.mesh, self.port)
 
+    def drop(self):
+        self.server.drop()
+
 
 class Remote(http.server.ThreadingHTTPServer):
     """Does to a node what a test in the browser asks for: POST /WORD with a JSON list of arguments."""
@@ -424,7 +431,7 @@ class Remote(http.server.ThreadingHTTPServer):
             def do_POST(self):
                 words = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 word = self.path.removeprefix("/")
-                getattr(node if word in ("stop", "start") else node.mesh, word)(*words)
+                getattr(node if word in ("stop", "start", "drop") else node.mesh, word)(*words)
                 self.send_response(204)
                 self.end_headers()
 

@@ -83,25 +83,27 @@ export class Table {
     const rows = all.slice(0, MOST_ROWS);
     const before = this.#rows;
     this.#rows = new Map(rows.map(row => [this.key(row), before.get(this.key(row)) ?? { element: el("tr"), text: "" }]));
-    const focused = document.activeElement;
+    let focused = document.activeElement;
     rows.forEach((row, at) => {
       const one = this.#rows.get(this.key(row));
-      this.#fill(one, row, focused);
+      focused = this.#fill(one, row, focused);
       if (this.#body.children[at] !== one.element) this.#body.insertBefore(one.element, this.#body.children[at] ?? null);
     });
     while (this.#body.children.length > this.#rows.size) this.#body.lastElementChild.remove();
+    // Whoever is moved loses the focus as well.
     if (focused !== document.activeElement && focused?.isConnected) focused.focus();
     const more = all.length - rows.length;
     fill(this.#note, all.length === 0 ? nothing : more > 0 ? `${more} more rows are not shown: narrow the filter.` : "");
   }
 
+  /// Returns what is to have the focus then: a link or button in the place of the one that had it.
   #fill(one, row, focused) {
     const text = JSON.stringify(row);
-    if (one.text === text) return;
+    if (one.text === text) return focused;
     const cell = [...one.element.cells].findIndex(each => each.contains(focused));
     fill(one.element, this.columns.map(({ cell, wide }) => el("td", { class: wide && "wide" }, cell(row))));
     one.text = text;
-    if (cell >= 0) one.element.cells[cell].querySelector("a, button")?.focus();
+    return cell >= 0 ? one.element.cells[cell].querySelector("a, button") : focused;
   }
 }
 
