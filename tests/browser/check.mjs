@@ -92,6 +92,15 @@ async function isAccessible(page, what) {
 const isWithinScreen = async (page, what) =>
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth), `${what} is wider than the screen`);
 
+/// Fills in the form of a launch, by its labels, and waits until the job is there.
+async function launch(page, fields, group) {
+  await open(page, "launch");
+  for (const [label, text] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(text);
+  if (group) await page.getByLabel("Instance group").selectOption(group);
+  await page.getByRole("button", { name: "Launch" }).click();
+  await page.locator("h2 .state").waitFor();
+}
+
 const checks = {
   /// Every view, light and dark, on a desk and on a phone.
   async views() {
@@ -373,21 +382,47 @@ const checks = {
 
   /// The form of a launch. What it sends is looked at by whoever runs this.
   async launch() {
-    const page = await viewer({ token: options.token ?? "operate" });
-    await open(page, "launch");
-    for (const [label, text] of Object.entries(options.fields)) await page.getByLabel(label, { exact: true }).fill(text);
-    if (options.group) await page.getByLabel("Instance group").selectOption(options.group);
-    await page.getByRole("button", { name: "Launch" }).click();
-    await page.locator("h2 .state").waitFor();
-    if (!options.real) return;
-    await page.locator(".screen").getByText(options.real.printed).waitFor({ timeout: 60_000 });
-    if (options.real.cancel) {
-      page.on("dialog", dialog => dialog.accept());
-      await page.getByRole("button", { name: "Cancel" }).click();
-    }
-    await page.locator("h2 .state", { hasText: options.real.state }).waitFor({ timeout: 60_000 });
-    await picture(page, `real-${options.real.state}`);
-    console.log(await page.locator(".screen").innerText());
+    await launch(await viewer({ token: "operate" }), options.fields, options.group);
+  },
+
+  /// A real node, with a real runner: what its operator does in a day.
+  async real() {
+    const page = await viewer();
+    page.on("dialog", dialog => dialog.accept());
+    await until("all nodes", async () => Object.keys(await places(page)).length === options.nodes);
+    await signIn(page, "admin");
+    await open(page, "links");
+    await page.locator("td", { hasText: / ms$/ }).first().waitFor();
+    await launch(page, options.project);
+    await page.locator(".screen").getByText(options.printed).first().waitFor({ timeout: 60_000 });
+    await page.locator("h2 .state", { hasText: "successful" }).waitFor();
+    await page.getByText("This is all.").waitFor();
+    assert.match(await page.locator(".screen").innerText(), /PLAY RECAP[^]*localhost +: ok=2/);
+    assert.ok((await page.locator(".screen .c2, .screen .c3").count()) > 0, "the playbook's colours");
+    await page.locator("tr", { hasText: "localhost" }).getByText("ok").waitFor();
+    const first = await page.evaluate(() => location.hash);
+    await picture(page, "real-successful");
+    await launch(page, { ...options.project, Playbook: "slow.yml" });
+    await page.locator(".screen").getByText("TASK [Sleep]").waitFor({ timeout: 60_000 });
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await page.locator("h2 .state", { hasText: /^canceled$/ }).waitFor({ timeout: 30_000 });
+    await open(page, "nodes");
+    const row = page.locator("tr", { has: page.locator('[title="e1"]') });
+    await row.getByRole("button", { name: "Disable" }).click();
+    await row.getByText("disabled").waitFor();
+    await row.getByRole("button", { name: "Enable" }).click();
+    await row.getByText("ready").waitFor();
+    await open(page, "doctor");
+    await page.getByText("examines another one").waitFor();
+    await happen("stop");
+    await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 25_000 });
+    await happen("start");
+    await page.getByText("You are signed out.").waitFor({ timeout: 40_000 });
+    await signIn(page, "read");
+    await open(page, first.slice(2));
+    await page.locator(".screen").getByText(options.printed).first().waitFor();
+    assert.equal(await page.getByRole("button", { name: "Run again" }).count(), 0);
+    complaints.splice(0, complaints.length, ...complaints.filter(text => !/ERR_|401/.test(text)));
   },
 
   /// Where the page puts the nodes of a mesh.

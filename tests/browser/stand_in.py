@@ -431,7 +431,7 @@ class Remote(http.server.ThreadingHTTPServer):
             def do_POST(self):
                 words = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 word = self.path.removeprefix("/")
-                getattr(node if word in ("stop", "start", "drop") else node.mesh, word)(*words)
+                getattr(node if hasattr(node, word) else node.mesh, word)(*words)
                 self.send_response(204)
                 self.end_headers()
 

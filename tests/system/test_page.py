@@ -3,6 +3,7 @@ the end a real one is. MESHD_PICTURES names a directory for pictures of what was
 """
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -18,7 +19,9 @@ import zipfile
 
 import pytest
 
-from mesh import MESHCTL, ROOT, environment
+from gitserver import Repository
+from mesh import ANSIBLE_RUNNER, MESHCTL, ROOT, command_type, environment, free_port, own_runner, until
+from project import GREETING, INVENTORY
 
 BROWSER = ROOT / "tests" / "browser"
 PAGE = ROOT / "src" / "http" / "page"
@@ -161,6 +164,41 @@ def test_nodes_stand_where_meshctl_graph_has_them(tmp_path, size):
     rows, columns = 17, 12
     assert {name: ((2 * column + 1) * 1600 // (2 * columns), (2 * row + 1) * 1000 // (2 * rows)) for name, (row, column) in cells.items()} == drawn
     assert len(drawn) == size
+
+
+SLOW = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Sleep
+      ansible.builtin.command: sleep 300
+"""
+
+
+def test_a_playbook_is_launched_followed_and_cancelled_on_a_real_node(mesh, tmp_path):
+    repository = Repository(tmp_path / "site")
+    repository.write("site.yml", GREETING.replace("across the mesh", "{{ word }} across the mesh"))
+    repository.write("slow.yml", SLOW)
+    repository.commit()
+    tokens, port, runs = tmp_path / "tokens", free_port(), tmp_path / "runs"
+    tokens.touch(0o600)
+    tokens.write_text("".join(f"{level}er {level} {hashlib.sha256(level.encode()).hexdigest()}\n" for level in ("read", "operate", "admin")))
+    runs.mkdir()
+    runner = lambda name: command_type(name, str(ANSIBLE_RUNNER), "worker", runtime=True)  # noqa: E731
+    settings = {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", "requiretls": False}
+    web = {"web": {"address": f"127.0.0.1:{port}", "tokens": str(tokens), "allow": "admin"}}
+    control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}, web])
+    mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
+    mesh.start()
+    ready = lambda: control.command({"command": "controller", "op": "instance.get", "name": "e1"})["result"]["capacity"] > 0  # noqa: E731
+    until("the runner's answer", ready, 60)
+    project = {"Project (git)": repository.url, "Branch, tag or commit": "main", "Playbook": "site.yml", "Inventory": INVENTORY, "Variables": "word: said"}
+    remote = stand_in.Remote(control)
+    try:
+        check("real", url=f"http://127.0.0.1:{port}/", remote=remote.url, nodes=2, project=project, printed="it said said across the mesh")
+    finally:
+        remote.shutdown()
+        remote.server_close()
 
 
 def test_the_page_is_small_and_has_nothing_from_elsewhere():
