@@ -283,6 +283,29 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !/ERR_|401/.test(text)));
   },
 
+  /// A tab that nobody sees holds no connection, and is up to date once it is seen again.
+  async unseen() {
+    const page = await viewer({ token: "read", route: `jobs/${options.job}` });
+    await page.locator(".screen .line").first().waitFor();
+    const see = isSeen => page.evaluate(hidden => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, !isSeen);
+    const [requests, ended] = [[], []];
+    page.on("request", request => requests.push(request.url()));
+    page.on("requestfailed", request => ended.push(request.url().match(/events|output/)[0]));
+    await see(false);
+    await until("its connections to end", () => ended.length === 2);
+    await happen("print", options.job, "unseen");
+    await happen("enable", "execution-node-001.eu-west-1.example.org", "");
+    assert.deepEqual([requests, await page.getByText("unseen").count()], [[], 0]);
+    await see(true);
+    await page.getByText("unseen").waitFor();
+    assert.equal(await page.locator(".screen .line").count(), 2);
+    await happen("end", options.job);
+    await page.locator("h2 .state", { hasText: "successful" }).waitFor();
+  },
+
   async two_viewers() {
     const [one, other] = [await viewer({ token: "admin", route: "nodes" }), await viewer({ token: "operate", route: `jobs/${options.job}` })];
     const row = page => page.locator("tr", { has: page.locator('[title="execution-node-001.eu-west-1.example.org"]') });
@@ -309,16 +332,21 @@ const checks = {
     assert.ok(Date.now() - began < 3_000, `the list took ${Date.now() - began} ms`);
     const first = () => rows.first().locator("td").first().innerText();
     assert.equal(await first(), "100000");
-    await page.getByRole("link", { name: "Older" }).click();
+    await page.getByRole("link", { name: "Older" }).focus();
+    await page.keyboard.press("Enter");
     await until("older jobs", async () => (await first()) === "99950");
     assert.equal(await rows.count(), 50);
     await page.goBack();
     await until("the newest jobs", async () => (await first()) === "100000");
-    await page.getByLabel("failed").check();
+    await page.getByLabel("failed").focus();
+    await page.keyboard.press("Space");
+    await until("the filter", async () => page.url().includes("state=failed"));
+    assert.equal(await page.evaluate(() => document.activeElement.value), "failed", "a filter keeps the focus");
     await page.getByLabel("Name begins with").fill("site-2");
     await page.getByRole("button", { name: "Filter" }).click();
-    await until("the filter", async () => (await page.locator("tbody tr:not(:has(.bad))").count()) === 0 && (await rows.count()) === 50);
-    assert.ok((await page.locator("tbody td:nth-child(2)").allInnerTexts()).every(text => text === "site-2.yml"));
+    const cells = column => page.locator(`tbody td:nth-child(${column})`).allInnerTexts();
+    await until("the filter", async () => [...(await cells(2)), ...(await cells(3))].every(text => text === "site-2.yml" || text === "failed"));
+    assert.equal(await rows.count(), 50);
     await page.getByRole("link", { name: "Older" }).click();
     await until("older ones of these", async () => page.url().includes("before=") && page.url().includes("state=failed"));
     await page.getByLabel("Node").fill("nowhere");

@@ -90,6 +90,10 @@ def test_the_page_outlives_a_restart_of_its_node():
     look("restart")
 
 
+def test_a_tab_that_nobody_sees_holds_no_connection():
+    look("unseen")
+
+
 def test_two_viewers_see_what_one_of_them_does():
     look("two_viewers")
 

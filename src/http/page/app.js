@@ -1,9 +1,9 @@
 // The page: which view is open, when it is read again, who is signed in, and what is told of events and of a node that
 // does not answer. It knows no view from inside: each has a title, an element, `load`, which events it hears, and may
-// have `rest` and `close`.
+// have `go` for another address of the same view, `rest` for when nobody looks, and `close`.
 
 import { connection, may, openSession, session, signIn, signOut, tryNow } from "./api.js";
-import { el, fill, named, say, shown } from "./dom.js";
+import { el, fill, named, passTime, say, shown } from "./dom.js";
 import { jobView, jobsView } from "./jobs.js";
 import { launchView } from "./launch.js";
 import { doctorView, groupsView, linksView, meshView, nodesView } from "./mesh.js";
@@ -59,7 +59,10 @@ const isOpen = ({ controller, level }) => (!controller || session.controller) &&
 /// Opens what the address names. Whoever came by a link of the page is at the view's title.
 function go(isFirst) {
   const route = parse(location.hash);
-  if (current === "mesh" && route.view === "mesh" && view && !isFirst) return void view.go(route);
+  if (!isFirst && route.view === current && view.go) {
+    view.go(route);
+    return look();
+  }
   close();
   current = route.view;
   say("");
@@ -105,6 +108,7 @@ async function look() {
   looked.isLooking = false;
   if (looked !== view) return;
   fill(problem, wrong);
+  passTime(main);
   main.removeAttribute("aria-busy");
   timer = setTimeout(lookIfSeen, looked.isLate ? PAUSE : (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
 }

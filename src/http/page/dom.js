@@ -34,6 +34,19 @@ export function fill(element, ...children) {
   element.replaceChildren(...given.map(child => (child instanceof Node ? child : shown(child))));
 }
 
+/// The same for what is looked at again and again: what has not changed stays, and so do the focus and the place.
+export function refill(element, ...children) {
+  passTime(element);
+  const wanted = element.cloneNode(false);
+  fill(wanted, ...children);
+  if (wanted.isEqualNode(element)) return;
+  const places = () => [...element.querySelectorAll("a, button, [tabindex]")];
+  const [at, top] = [places().indexOf(document.activeElement), element.scrollTop];
+  element.replaceChildren(...wanted.childNodes);
+  element.scrollTop = top;
+  if (at >= 0) places()[at]?.focus({ preventScroll: true });
+}
+
 /// Somebody's name: letters of either direction stay within it, and a long one is cut on the screen alone.
 export const named = text => el("bdi", { class: "name", title: text }, text);
 
@@ -116,10 +129,14 @@ export function field(label, input, note) {
 }
 
 /// A moment, as how long ago it was.
-export function ago(text) {
-  if (!text) return null;
-  const seconds = Math.max(0, (Date.now() - Date.parse(text)) / 1000);
-  return el("time", { datetime: text, title: new Date(text).toLocaleString() }, `${span(seconds)} ago`);
+export const ago = text =>
+  text && el("time", { class: "ago", datetime: text, title: new Date(text).toLocaleString() }, sinceThen(text));
+
+const sinceThen = text => `${span(Math.max(0, (Date.now() - Date.parse(text)) / 1000))} ago`;
+
+/// What was shown some time ago is longer ago now.
+export function passTime(root) {
+  for (const one of root.querySelectorAll(".ago")) one.textContent = sinceThen(one.dateTime);
 }
 
 export function span(seconds) {

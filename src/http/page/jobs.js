@@ -2,7 +2,7 @@
 // and what it prints. It owns what an operator can do with a job.
 
 import { get, may, post, stream, whole } from "./api.js";
-import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, shown, span, state, usage } from "./dom.js";
+import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, span, state, usage } from "./dom.js";
 import { Playbook, Screen } from "./output.js";
 
 const STATES = { pending: "warn", waiting: "warn", running: "run", successful: "ok", failed: "bad", error: "bad", canceled: "off" };
@@ -22,10 +22,10 @@ export const jobState = job =>
 const aboutJobs = event => ["job.state", "owner.takeover"].includes(event.event);
 
 export function jobsView(route) {
-  const { query } = route;
+  let { query } = route;
   const box = name => el("label", { class: "check" },
-    el("input", { type: "checkbox", name: "state", value: name, checked: query.getAll("state").includes(name) }), name);
-  const input = name => el("input", { name, value: query.get(name) ?? "", autocomplete: "off", spellcheck: "false" });
+    el("input", { type: "checkbox", name: "state", value: name }), name);
+  const input = name => el("input", { name, autocomplete: "off", spellcheck: "false" });
   const form = el("form", { class: "filter", role: "search", onsubmit: filter, onchange: filter },
     el("fieldset", {}, el("legend", {}, "State"), Object.keys(STATES).map(box)),
     field("Name begins with", input("name")), field("Group", input("group")), field("Node", input("node")),
@@ -50,6 +50,14 @@ export function jobsView(route) {
     location.replace(at(words));
   }
 
+  function show() {
+    for (const one of form.elements) {
+      if (one.type === "checkbox") one.checked = query.getAll("state").includes(one.value);
+      else if (one.name) one.value = query.get(one.name) ?? "";
+    }
+  }
+
+  show();
   return {
     title: "Jobs",
     element: el("div", {}, form, table.element, pages),
@@ -61,7 +69,14 @@ export function jobsView(route) {
       const [older, newest] = [new URLSearchParams(query), new URLSearchParams(query)];
       older.set("before", next);
       newest.delete("before");
-      fill(pages, query.has("before") && link(at(newest), "Newest"), next != null && link(at(older), "Older"));
+      refill(pages, query.has("before") && link(at(newest), "Newest"), next != null && link(at(older), "Older"));
+    },
+    /// Other jobs. The form keeps the focus; another page begins at its top.
+    go(other) {
+      const isPage = query.get("before") !== other.query.get("before");
+      query = other.query;
+      show();
+      if (isPage) table.element.scrollIntoView();
     },
   };
 }
@@ -83,10 +98,10 @@ export function jobView(route) {
       const hasEnded = ENDED.includes(job.state);
       view.every = hasEnded ? 60 : 5;
       fill(title, named(job.name), " ", jobState(job));
-      fill(about, aboutJob(job));
-      fill(more, attempts(job), hosts(job));
+      refill(about, aboutJob(job));
+      refill(more, attempts(job), hosts(job));
       showActions(job, hasEnded);
-      fill(why, hasEnded && !job.silent ? [] : explanation(await get(`jobs/${id}/explain`)));
+      refill(why, hasEnded && !job.silent ? [] : explanation(await get(`jobs/${id}/explain`)));
       output.follow(job, hasEnded);
     },
     /// Nobody looks, for now or any more.
@@ -95,7 +110,8 @@ export function jobView(route) {
 
   /// The buttons change with the job, and not with each look at it: one of them may have the focus.
   function showActions(job, hasEnded) {
-    const key = `${may("operate")} ${hasEnded} ${job.cancel_requested}`;
+    const hasFailures = job.host_counts?.failed > 0 || job.host_counts?.unreachable > 0;
+    const key = `${hasEnded} ${hasFailures} ${job.cancel_requested}`;
     if (actions.dataset.key === key) return;
     actions.dataset.key = key;
     const rerun = failed_hosts => async () => {
@@ -110,7 +126,8 @@ export function jobView(route) {
     };
     fill(actions, may("operate") && [
       !hasEnded && !job.cancel_requested && action("Cancel", cancel, `Cancel job ${id}, ${job.name}?`),
-      hasEnded && [action("Run again", rerun(false)), " ", action("Run again on failed hosts", rerun(true))],
+      hasEnded && action("Run again", rerun(false)),
+      hasEnded && hasFailures && action("Run again on failed hosts", rerun(true)),
     ]);
   }
   return view;
@@ -214,7 +231,7 @@ class Output {
     } catch (error) {
       if (error.name === "AbortError") return;
       this.#isOver = error.code === "not_found";
-      this.screen.say(shown(error.message));
+      this.screen.say(error.code ? error.message : "The connection was lost.");
     } finally {
       this.#reading = null;
     }

@@ -2,7 +2,7 @@
 // owns what counts as wrong with a node or a link, so that every view says the same of it.
 
 import { get, may, post, session } from "./api.js";
-import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, say, size, state, usage } from "./dom.js";
+import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, size, state, usage } from "./dom.js";
 import { jobState } from "./jobs.js";
 import { Picture } from "./topology.js";
 
@@ -82,7 +82,10 @@ function ability(instance) {
 export function meshView(route) {
   const search = el("input", { type: "search", autocomplete: "off", spellcheck: "false" });
   const found = el("output");
-  const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node" });
+  const leave = () => { location.hash = "#/mesh"; };
+  const [about, jobs] = [el("div"), el("div")];
+  const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node", onkeydown: ({ key }) => key === "Escape" && leave() },
+    el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×"), about, jobs);
   const legend = el("p", { class: "note legend" },
     [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"], ["own", "this node"]]
       .map(([kind, words]) => el("span", { class: `key ${kind}` }, words)));
@@ -108,13 +111,9 @@ export function meshView(route) {
     shownName = name;
     panel.hidden = false;
     panel.classList.toggle("left", picture.side(name) > 0.5);
-    const heading = el("h2", { tabindex: -1 }, named(name));
-    const leave = () => { location.hash = "#/mesh"; };
-    const close = el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×");
-    const hadFocus = panel.contains(document.activeElement);
-    fill(panel, close, heading, node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now."));
-    if (isNew || hadFocus) heading.focus({ preventScroll: !isNew });
-    panel.onkeydown = ({ key }) => key === "Escape" && leave();
+    if (isNew) fill(jobs);
+    refill(about, el("h2", { tabindex: -1 }, named(name)), node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now."));
+    if (isNew) about.querySelector("h2").focus();
     if (node && session.controller) await showJobs(name);
   }
 
@@ -140,25 +139,15 @@ export function meshView(route) {
       instance && may("admin") && el("p", { class: "actions" }, ability(instance)),
       links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, links.slice(0, 100).map(line))),
       links.length > 100 && el("p", { class: "note" }, link(`#/links?filter=${encodeURIComponent(node.name)}`, `All ${links.length} links`)),
-      el("div", { class: "jobs" }),
     ];
   }
 
   async function showJobs(name) {
-    const { jobs } = await get("jobs", { node: name, limit: 50 });
+    const { jobs: all } = await get("jobs", { node: name, limit: 11 });
     if (shownName !== name) return;
     const item = job => el("li", {}, may("read") ? jobLink(job.id) : job.id, " ", named(job.name), " ", jobState(job));
-    fill(panel.querySelector(".jobs"), el("h3", {}, "Jobs"), jobs.length > 0 ? el("ul", {}, jobs.slice(0, 10).map(item)) : "It has run none.",
-      jobs.length > 10 && link(`#/jobs?node=${encodeURIComponent(name)}`, "All of its jobs"));
-  }
-
-  async function follow(way) {
-    if (way.name) return showPanel(way.name);
-    panel.hidden = true;
-    const former = shownName;
-    shownName = null;
-    if (former !== null) picture.focus(former);
-    return null;
+    refill(jobs, el("h3", {}, "Jobs"), all.length > 0 ? el("ul", {}, all.slice(0, 10).map(item)) : "It has run none.",
+      all.length > 10 && link(`#/jobs?node=${encodeURIComponent(name)}`, "All of its jobs"));
   }
 
   return {
@@ -177,10 +166,13 @@ export function meshView(route) {
       find();
       if (route.name) await showPanel(route.name);
     },
-    /// Another node of the same picture.
+    /// Another node of the same picture, or none.
     go(other) {
       route = other;
-      return mesh && follow(other);
+      if (other.name) return;
+      panel.hidden = true;
+      picture.focus(shownName);
+      shownName = null;
     },
     close: () => picture.close(),
   };
