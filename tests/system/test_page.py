@@ -194,8 +194,8 @@ def test_a_playbook_is_launched_followed_and_cancelled_on_a_real_node(mesh, tmp_
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}, web])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
-    ready = lambda: control.command({"command": "controller", "op": "instance.get", "name": "e1"})["result"]["capacity"] > 0  # noqa: E731
-    until("the runner's answer", ready, 60)
+    instances = lambda: control.command({"command": "controller", "op": "instance.list"})["result"]["instances"]  # noqa: E731
+    until("the runner's answer", lambda: any(one["name"] == "e1" and one["capacity"] > 0 for one in instances()), 60)
     project = {"Project (git)": repository.url, "Branch, tag or commit": "main", "Playbook": "site.yml", "Inventory": INVENTORY, "Variables": "word: said"}
     remote = stand_in.Remote(control)
     try:

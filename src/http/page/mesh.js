@@ -111,6 +111,7 @@ export function meshView(route) {
     shownName = name;
     panel.hidden = false;
     panel.classList.toggle("left", picture.side(name) > 0.5);
+    picture.mark(name);
     if (isNew) fill(jobs);
     refill(about, el("h2", { tabindex: -1 }, named(name)), node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now."));
     if (isNew) about.querySelector("h2").focus();
@@ -127,7 +128,7 @@ export function meshView(route) {
     return [
       facts([
         ["State", state(words, kind)],
-        ["Way", node.own || !node.reachable ? null : node.next_hop === node.name ? "a link of this node" : ["through ", nodeLink(node.next_hop)]],
+        ["Way", node.own || !node.reachable ? null : node.next_hop === node.name ? "a direct link" : ["through ", nodeLink(node.next_hop)]],
         ["Cost", node.own ? null : node.cost],
         ["Capacity", instance && [usage(instance.consumed_capacity, instance.capacity, "Used capacity"), ` forks, ${count(instance.jobs_running, "job")}`]],
         ["Groups", instance && names(instance.groups)],
@@ -171,6 +172,7 @@ export function meshView(route) {
       route = other;
       if (other.name) return;
       panel.hidden = true;
+      picture.mark(null);
       picture.focus(shownName);
       shownName = null;
     },

@@ -215,6 +215,14 @@ export class Picture {
     return found;
   }
 
+  /// Shows which one was chosen, or that none is.
+  mark(chosen) {
+    for (const [name, { element }] of this.#nodes) {
+      if (name === chosen) element.setAttribute("aria-current", "true");
+      else element.removeAttribute("aria-current");
+    }
+  }
+
   focus(name) {
     const [former, one] = [this.#nodes.get(this.#current), this.#nodes.get(name)];
     if (!one) return;
