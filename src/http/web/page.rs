@@ -19,8 +19,28 @@ struct File {
 const FIRST: &str = "index.html";
 
 const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [File; 1] = [File { name: FIRST, content_type: HTML, text: include_str!("../page/index.html") }];
+macro_rules! files {
+    ($($name:literal $content_type:ident,)*) => {
+        const FILES: [File; [$($name),*].len()] =
+            [$(File { name: $name, content_type: $content_type, text: include_str!(concat!("../page/", $name)) }),*];
+    };
+}
+
+files! {
+    "index.html" HTML,
+    "style.css" CSS,
+    "api.js" SCRIPT,
+    "app.js" SCRIPT,
+    "dom.js" SCRIPT,
+    "jobs.js" SCRIPT,
+    "launch.js" SCRIPT,
+    "mesh.js" SCRIPT,
+    "output.js" SCRIPT,
+    "topology.js" SCRIPT,
+}
 
 static ETAGS: LazyLock<[HeaderValue; FILES.len()]> = LazyLock::new(|| {
     FILES.map(|file| {
