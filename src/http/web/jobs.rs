@@ -11,11 +11,13 @@ use http::header::HeaderValue;
 use http::{HeaderName, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::gate::Visitor;
-use super::query::{Kind, arguments};
+use super::query::Kind;
 use super::refusal::{Code, Refusal};
 use super::{Asked, Web, small};
 use crate::control::OperationStream;
@@ -37,35 +39,49 @@ const LOOK: Duration = Duration::from_secs(15);
 /// Why a part of the output is not there.
 const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
 
-const NDJSON: &str = "application/x-ndjson";
+pub(super) const NDJSON: &str = "application/x-ndjson";
 
-const OF_JOBS: [(&str, Kind); 9] = [
-    ("state", Kind::Texts),
-    ("kind", Kind::Texts),
+pub(super) const OF_JOBS: &[(&str, Kind)] = &[
+    ("state", Kind::States),
+    ("kind", Kind::Kinds),
     ("name", Kind::Text),
     ("group", Kind::Text),
     ("node", Kind::Text),
-    ("since", Kind::Text),
-    ("until", Kind::Text),
-    ("before", Kind::Number),
-    ("limit", Kind::Number),
+    ("since", Kind::Time),
+    ("until", Kind::Time),
+    ("before", Kind::ID),
+    ("limit", Kind::Number(1, 1000)),
 ];
-const OF_OUTPUT: [(&str, Kind); 3] =
-    [("from", Kind::Number), ("attempt", Kind::Number), ("follow", Kind::Flag)];
-const OF_EVENTS: [(&str, Kind); 4] =
-    [("from", Kind::Number), ("host", Kind::Text), ("failed", Kind::Flag), ("follow", Kind::Flag)];
+pub(super) const OF_OUTPUT: &[(&str, Kind)] =
+    &[("from", Kind::PLACE), ("attempt", Kind::Number(1, u32::MAX as i64)), ("follow", Kind::Flag)];
+pub(super) const OF_EVENTS: &[(&str, Kind)] =
+    &[("from", Kind::PLACE), ("host", Kind::Text), ("failed", Kind::Flag), ("follow", Kind::Flag)];
+
+/// A job that was taken in. Its number is missing while the store is away.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Submitted {
+    id: Option<i64>,
+    unit: String,
+}
+
+/// What is said of a job that shall run again.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Again {
+    /// On the hosts alone that failed or were not reached.
+    failed_hosts: bool,
+}
 
 impl Web {
     /// A list that anybody may see who may ask for it.
-    pub(super) async fn list(&self, asked: &Asked, op: &str) -> Result<Answer, Refusal> {
-        let (answer, _) = self.ask(&asked.visitor, op, arguments(&asked.query, &[])?).await?;
+    pub(super) async fn list(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
+        let (answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
         Ok(answer::json(StatusCode::OK, &answer))
     }
 
     /// Jobs. Labels are for those with a level.
-    pub(super) async fn jobs(&self, asked: &Asked) -> Result<Answer, Refusal> {
-        let (mut answer, _) =
-            self.ask(&asked.visitor, "job.list", arguments(&asked.query, &OF_JOBS)?).await?;
+    pub(super) async fn jobs(&self, asked: Asked) -> Result<Answer, Refusal> {
+        let (mut answer, _) = self.ask(&asked.visitor, "job.list", asked.arguments).await?;
         if let operation::Answer::ListJobs(list) = &mut answer
             && asked.visitor.level < AccessLevel::Read
         {
@@ -93,19 +109,20 @@ impl Web {
     pub(super) async fn rerun(&self, asked: Asked) -> Result<Answer, Refusal> {
         let Asked { visitor, word, body, .. } = asked;
         let body = small(body).await?;
-        let mut arguments = match body.is_empty() {
-            true => Map::new(),
-            false => serde_json::from_slice(&body)
-                .map_err(|_| Refusal::bad("the body is {\"failed_hosts\": true}"))?,
-        };
-        arguments.extend(job(&word)?);
+        // An object, not the list that would do as well.
+        let given = if body.is_empty() { Ok(Map::new()) } else { serde_json::from_slice(&body) };
+        let again = given.and_then(|given| serde_json::from_value(Value::Object(given)));
+        let Again { failed_hosts } =
+            again.map_err(|_| Refusal::bad("the body is {\"failed_hosts\": true}"))?;
+        let mut arguments = job(&word)?;
+        arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
         let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
         Ok(answer::json(StatusCode::OK, &answer))
     }
 
     /// Bytes as the runner wrote them.
     pub(super) async fn output(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let (answer, rest) = self.stream(&asked, "job.output", &OF_OUTPUT).await?;
+        let (answer, rest) = self.stream(&asked, "job.output").await?;
         let missing = match answer {
             operation::Answer::ReadOutput(begins) => begins.missing,
             _ => None,
@@ -118,7 +135,7 @@ impl Web {
     }
 
     pub(super) async fn job_events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let (_, rest) = self.stream(&asked, "job.events", &OF_EVENTS).await?;
+        let (_, rest) = self.stream(&asked, "job.events").await?;
         self.follow(asked.visitor, NDJSON, rest, Bytes::new())
     }
 
@@ -126,9 +143,8 @@ impl Web {
         &self,
         asked: &Asked,
         op: &str,
-        known: &[(&str, Kind)],
     ) -> Result<(operation::Answer, Box<dyn OperationStream>), Refusal> {
-        let mut arguments = arguments(&asked.query, known)?;
+        let mut arguments = asked.arguments.clone();
         arguments.extend(job(&asked.word)?);
         let (answer, rest) = self.ask(&asked.visitor, op, arguments).await?;
         Ok((answer, rest.ok_or_else(|| Refusal::new(Code::Refused, "nothing follows"))?))
@@ -186,7 +202,7 @@ impl Web {
         });
         let gone = |error: tokio::task::JoinError| Refusal::new(Code::Refused, error.to_string());
         let (unit, id) = submitted.await.map_err(gone)??;
-        Ok(answer::json(StatusCode::CREATED, &json!({ "id": id, "unit": unit })))
+        Ok(answer::json(StatusCode::CREATED, &Submitted { id, unit }))
     }
 
     /// The unit, and the job's number if the store has it already.

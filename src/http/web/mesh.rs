@@ -9,8 +9,8 @@ use futures_util::stream::{self, StreamExt as _};
 use http::StatusCode;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -28,8 +28,20 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// A node that has said nothing is asked each so many rounds: those of receptor never do.
 const SILENT: u32 = 10;
 
+/// All nodes of the mesh.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MeshNodes {
+    nodes: Vec<MeshNode>,
+}
+
+/// All links of the mesh.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MeshLinks {
+    links: Vec<MeshLink>,
+}
+
 /// A node of the mesh.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct MeshNode {
     name: String,
     /// It is the one that answers.
@@ -47,7 +59,7 @@ pub(crate) struct MeshNode {
 }
 
 /// A link, with the lesser name first.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct MeshLink {
     a: String,
     b: String,
@@ -57,7 +69,7 @@ pub(crate) struct MeshLink {
 }
 
 /// What one end says of a link.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct LinkFigures {
     from: String,
     transport: String,
@@ -126,7 +138,7 @@ impl Web {
             }
             nodes.push(node);
         }
-        answer::json(StatusCode::OK, &json!({ "nodes": nodes }))
+        answer::json(StatusCode::OK, &MeshNodes { nodes })
     }
 
     pub(super) async fn links(&self) -> Answer {
@@ -152,7 +164,7 @@ impl Web {
                 }
             }
         }
-        answer::json(StatusCode::OK, &json!({ "links": links.into_values().collect::<Vec<_>>() }))
+        answer::json(StatusCode::OK, &MeshLinks { links: links.into_values().collect() })
     }
 }
 

@@ -3,12 +3,14 @@
 //! the node's reports, or is the controller's answer.
 //!
 //! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
-//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `watch` the events.
+//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `watch` the events; `openapi` describes
+//!   all of it.
 
 mod gate;
 mod hosts;
 mod jobs;
 mod mesh;
+mod openapi;
 mod page;
 mod query;
 mod refusal;
@@ -25,8 +27,9 @@ use http::uri::Authority;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -39,6 +42,7 @@ use self::watch::Watch;
 use super::answer::{self, Answer};
 use super::server::{HttpClient, Responding, Site};
 use crate::control::Context;
+use crate::rpc::report::finding::Finding;
 use crate::rpc::report::node::Section;
 use crate::tls::AccessLevel;
 use crate::tls::access::AccessTokens;
@@ -91,9 +95,37 @@ struct Asked {
     called: Authority,
     /// Of the path, what is different in each.
     word: String,
-    query: String,
+    /// What stands behind its `?`.
+    arguments: Map<String, Value>,
     headers: HeaderMap,
     body: Incoming,
+}
+
+/// A token, for a session.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SignIn {
+    token: String,
+}
+
+/// Who asks, and which node answers.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SessionReport<'a> {
+    node: String,
+    version: &'a str,
+    who: Option<&'a str>,
+    level: AccessLevel,
+    controller: bool,
+    /// What changes need of who signed in.
+    form_token: Option<String>,
+    /// The most that anybody may do.
+    allow: AccessLevel,
+}
+
+/// What is wrong with the node.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Findings {
+    findings: Vec<Finding>,
 }
 
 impl Site for Web {
@@ -144,33 +176,31 @@ impl Web {
         if route.is_change() {
             self.gate.check_form(&visitor, &head.headers, &called, &client)?;
         }
-        let query = head.uri.query().unwrap_or_default().to_owned();
-        let asked = Asked { visitor, client, called, word, query, headers: head.headers, body };
+        let arguments = match route.needs {
+            Needs::Nothing => Map::new(),
+            _ => query::arguments(head.uri.query().unwrap_or_default(), route.query)?,
+        };
+        let asked = Asked { visitor, client, called, word, arguments, headers: head.headers, body };
         (route.answer)(self, asked).await
     }
 
     fn session(&self, asked: &Asked) -> Answer {
         let (visitor, level) = (&asked.visitor, asked.visitor.level);
         let form_token = self.gate.form_token(visitor).filter(|_| level > AccessLevel::None);
-        let told = json!({
-            "node": self.context.node.id(),
-            "version": self.context.observer.version,
-            "who": visitor.name(),
-            "level": level,
-            "controller": self.context.controller.is_some(),
-            "form_token": form_token,
-            "allow": self.gate.allow,
-        });
+        let told = SessionReport {
+            node: self.context.node.id().to_string(),
+            version: self.context.observer.version,
+            who: visitor.name(),
+            level,
+            controller: self.context.controller.is_some(),
+            form_token,
+            allow: self.gate.allow,
+        };
         answer::json(StatusCode::OK, &told)
     }
 
     /// A token for a session. A foreign page may not sign a browser in.
     async fn sign_in(&self, asked: Asked) -> Result<Answer, Refusal> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct SignIn {
-            token: String,
-        }
         let Asked { client, called, headers, body, .. } = asked;
         if headers.contains_key(ORIGIN) && !is_own_page(&headers, &called, client.is_secured) {
             return Err(Refusal::new(Code::Forbidden, "Origin: a page of this server signs in"));
@@ -201,7 +231,12 @@ impl Web {
 
     async fn doctor(&self) -> Answer {
         let findings = self.context.doctor.examine().await;
-        answer::json(StatusCode::OK, &json!({ "findings": findings }))
+        answer::json(StatusCode::OK, &Findings { findings })
+    }
+
+    /// What all of this is, for programs.
+    fn description(&self) -> Answer {
+        answer::json(StatusCode::OK, &openapi::document(self.context.observer.version, routes::all()))
     }
 }
 

@@ -1,18 +1,45 @@
-//! What stands behind the `?` of a path, as the arguments of an operation. What the arguments mean is `rpc`'s to say.
+//! What stands behind the `?` of a path, as the arguments of an operation: what may stand there, also for the description of the
+//! API. What the arguments mean is `rpc`'s to say.
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
+use crate::rpc::report::{JobKind, JobState};
 
 /// How a parameter becomes an argument.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Text,
-    Number,
+    /// A moment, as RFC 3339 has it.
+    Time,
+    /// From this to that, inclusive.
+    Number(i64, i64),
     /// `true` or `false`.
     Flag,
-    /// Any number of texts.
-    Texts,
+    /// Any number of states of jobs.
+    States,
+    /// Any number of kinds of jobs.
+    Kinds,
+}
+
+impl Kind {
+    /// The number of a job.
+    pub(super) const ID: Self = Self::Number(1, i64::MAX);
+    /// A place in a stream of bytes, or of events.
+    pub(super) const PLACE: Self = Self::Number(0, i64::MAX);
+
+    /// What JSON says of it.
+    pub(super) fn schema(self, schemas: &mut SchemaGenerator) -> Schema {
+        match self {
+            Self::Text => json_schema!({"type": "string"}),
+            Self::Time => json_schema!({"type": "string", "format": "date-time"}),
+            Self::Number(least, most) => json_schema!({"type": "integer", "minimum": least, "maximum": most}),
+            Self::Flag => json_schema!({"type": "boolean"}),
+            Self::States => json_schema!({"type": "array", "items": schemas.subschema_for::<JobState>()}),
+            Self::Kinds => json_schema!({"type": "array", "items": schemas.subschema_for::<JobKind>()}),
+        }
+    }
 }
 
 /// The arguments; `known` are the parameters that there are.
@@ -24,20 +51,25 @@ pub(super) fn arguments(query: &str, known: &[(&str, Kind)]) -> Result<Map<Strin
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let Some((_, kind)) = known.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-            return Err(Refusal::bad(format!(
-                "there is no parameter {name}: there are {}",
-                names.join(", ")
-            )));
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(Refusal::bad(format!("there is no parameter {name}, but {names}")));
         };
-        let wrong = |wanted| Refusal::bad(format!("{name}: it is {wanted}"));
+        let wrong = |wanted: String| Refusal::bad(format!("{name}: it is {wanted}"));
         let value = match kind {
-            Kind::Text | Kind::Texts => Value::from(value),
-            Kind::Number => Value::from(value.parse::<i64>().map_err(|_| wrong("a whole number"))?),
-            Kind::Flag => Value::from(value.parse::<bool>().map_err(|_| wrong("true or false"))?),
+            Kind::Text | Kind::Time | Kind::States | Kind::Kinds => Value::from(value),
+            Kind::Number(least, most) => {
+                let number = value.parse::<i64>().ok().filter(|number| (*least..=*most).contains(number));
+                let range =
+                    || if *most == i64::MAX { format!("from {least}") } else { format!("{least} to {most}") };
+                Value::from(number.ok_or_else(|| wrong(format!("a whole number {}", range())))?)
+            }
+            Kind::Flag => Value::from(value.parse::<bool>().map_err(|_| wrong("true or false".to_owned()))?),
         };
         match (kind, arguments.get_mut(&*name)) {
-            (Kind::Texts, Some(Value::Array(all))) => all.push(value),
-            (Kind::Texts, _) => _ = arguments.insert(name.into_owned(), Value::Array(vec![value])),
+            (Kind::States | Kind::Kinds, Some(Value::Array(all))) => all.push(value),
+            (Kind::States | Kind::Kinds, _) => {
+                _ = arguments.insert(name.into_owned(), Value::Array(vec![value]))
+            }
             (_, None) => _ = arguments.insert(name.into_owned(), value),
             (_, Some(_)) => return Err(Refusal::bad(format!("{name}: it stands twice"))),
         }
@@ -53,19 +85,25 @@ mod tests {
 
     #[test]
     fn parameters_become_arguments_or_are_refused_by_name() {
-        let known =
-            [("state", Kind::Texts), ("name", Kind::Text), ("limit", Kind::Number), ("follow", Kind::Flag)];
+        let known = [
+            ("state", Kind::States),
+            ("name", Kind::Text),
+            ("limit", Kind::Number(1, 9)),
+            ("follow", Kind::Flag),
+        ];
         let read =
             |query: &str| arguments(query, &known).map(Value::from).map_err(|refused| format!("{refused:?}"));
         assert_eq!(read(""), Ok(json!({})));
+        assert!(arguments("x=1", &[]).is_err());
         assert_eq!(
             read("state=a&name=x%2Fy+z&state=b&limit=5&follow=true"),
             Ok(json!({"state": ["a", "b"], "name": "x/y z", "limit": 5, "follow": true}))
         );
         for (query, why) in [
-            ("nome=x", "there is no parameter nome"),
+            ("nome=x", "there is no parameter nome, but state, name, limit, follow"),
             ("name=x&name=y", "name: it stands twice"),
-            ("limit=x", "limit: it is a whole number"),
+            ("limit=x", "limit: it is a whole number 1 to 9"),
+            ("limit=10", "limit: it is a whole number 1 to 9"),
             ("follow=1", "follow: it is true or false"),
         ] {
             assert!(read(query).unwrap_err().contains(why), "{query}");

@@ -2,7 +2,8 @@
 
 use http::StatusCode;
 use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::http::answer::{self, Answer};
 use crate::rpc::operation::{OperationCode, OperationRefusal};
@@ -29,6 +30,18 @@ pub(super) enum Code {
     TooLarge,
     TooMany,
     Misdirected,
+}
+
+/// As clients read it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Refused {
+    error: RefusedError,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct RefusedError {
+    code: &'static str,
+    message: String,
 }
 
 impl Code {
@@ -81,7 +94,7 @@ impl From<OperationRefusal> for Refusal {
 impl From<Refusal> for Answer {
     fn from(refused: Refusal) -> Self {
         let (status, code) = refused.code.parts();
-        let told = json!({"error": {"code": code, "message": refused.message}});
+        let told = Refused { error: RefusedError { code, message: refused.message } };
         let mut answer = answer::json(status, &told);
         match refused.code {
             Code::Unauthorized => {

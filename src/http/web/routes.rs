@@ -1,15 +1,26 @@
-//! The table of the page and its API: methods, paths, what each needs, and who answers.
+//! The table of the page and its API: methods, paths, what each needs, takes and gives, and who answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use http::Method;
 use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value};
 
+use super::jobs::{Again, NDJSON, OF_EVENTS, OF_JOBS, OF_OUTPUT, Submitted};
+use super::mesh::{MeshLinks, MeshNodes};
+use super::openapi::{Content, json_of};
+use super::query::Kind;
 use super::refusal::{Code, Refusal};
-use super::{Asked, Web, page};
+use super::watch::EVENT_STREAM;
+use super::{Asked, Findings, SessionReport, SignIn, Web, page};
 use crate::http::answer::Answer;
+use crate::rpc::report::controller::{Explained, Groups, InstanceReport, Instances, JobDetail, Jobs};
+use crate::rpc::report::node::NodeReport;
 use crate::tls::AccessLevel;
+
+/// The media type of a job's header and stream.
+const BYTES: &str = "application/octet-stream";
 
 /// Who may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +39,15 @@ type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
 
 /// A path, with `*` for a word of it.
 pub(super) struct Route {
-    method: Method,
-    path: &'static str,
+    pub(super) method: Method,
+    pub(super) path: &'static str,
     pub(super) needs: Needs,
+    /// What it answers, for people.
+    pub(super) about: &'static str,
+    /// What may stand behind the `?`.
+    pub(super) query: &'static [(&'static str, Kind)],
+    pub(super) takes: Content,
+    pub(super) gives: Content,
     pub(super) answer: fn(Arc<Web>, Asked) -> Answering,
 }
 
@@ -44,41 +61,76 @@ impl Route {
 const READ: Needs = Needs::Level(AccessLevel::Read);
 const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
 const ADMIN: Needs = Needs::Level(AccessLevel::Admin);
+const NOTHING: Content = Content::Nothing;
 
 macro_rules! routes {
-    ($($method:ident $path:literal $needs:expr, |$web:ident, $asked:ident| $answer:expr;)*) => {
-        const ROUTES: [Route; [$($path),*].len()] = [$(Route {
+    ($($method:ident $path:literal $needs:expr, $about:literal, $query:expr, $takes:expr => $gives:expr,
+        |$web:ident, $asked:ident| $answer:expr;)*) => {
+        static ROUTES: [Route; [$($path),*].len()] = [$(Route {
             method: Method::$method,
             path: $path,
             needs: $needs,
+            about: $about,
+            query: $query,
+            takes: $takes,
+            gives: $gives,
             answer: |$web, $asked| Box::pin(async move { $answer }),
         }),*];
     };
 }
 
 routes! {
-    GET "/" Needs::Nothing, |_web, asked| page::file(None, &asked.headers);
-    GET "/page/*" Needs::Nothing, |_web, asked| page::file(Some(&asked.word), &asked.headers);
-    GET "/api/v1/session" Needs::Anybody, |web, asked| Ok(web.session(&asked));
-    POST "/api/v1/session" Needs::Anybody, |web, asked| web.sign_in(asked).await;
-    POST "/api/v1/session/end" READ, |web, asked| Ok(web.sign_out(&asked));
-    GET "/api/v1/status" Needs::Presence, |web, _asked| Ok(web.status().await);
-    GET "/api/v1/nodes" Needs::Presence, |web, _asked| Ok(web.nodes().await);
-    GET "/api/v1/links" Needs::Presence, |web, _asked| Ok(web.links().await);
-    GET "/api/v1/instances" Needs::Presence, |web, asked| web.list(&asked, "instance.list").await;
-    GET "/api/v1/groups" Needs::Presence, |web, asked| web.list(&asked, "group.list").await;
-    GET "/api/v1/jobs" Needs::Presence, |web, asked| web.jobs(&asked).await;
-    GET "/api/v1/jobs/*" READ, |web, asked| web.of_job(asked, "job.get").await;
-    GET "/api/v1/jobs/*/explain" READ, |web, asked| web.of_job(asked, "job.explain").await;
-    GET "/api/v1/jobs/*/output" READ, |web, asked| web.output(asked).await;
-    GET "/api/v1/jobs/*/events" READ, |web, asked| web.job_events(asked).await;
-    GET "/api/v1/doctor" READ, |web, _asked| Ok(web.doctor().await);
-    GET "/api/v1/events" READ, |web, asked| web.events(asked).await;
-    POST "/api/v1/jobs" OPERATE, |web, asked| web.submit(asked).await;
-    POST "/api/v1/jobs/*/cancel" OPERATE, |web, asked| web.of_job(asked, "job.cancel").await;
-    POST "/api/v1/jobs/*/rerun" OPERATE, |web, asked| web.rerun(asked).await;
-    POST "/api/v1/instances/*/enable" ADMIN, |web, asked| web.of_instance(asked, "instance.enable").await;
-    POST "/api/v1/instances/*/disable" ADMIN, |web, asked| web.of_instance(asked, "instance.disable").await;
+    GET "/" Needs::Nothing, "The page", &[], NOTHING => Content::Bytes("text/html"),
+        |_web, asked| page::file(None, &asked.headers);
+    GET "/page/*" Needs::Nothing, "A file of the page", &[], NOTHING => Content::Bytes("*/*"),
+        |_web, asked| page::file(Some(&asked.word), &asked.headers);
+    GET "/api/v1/openapi.json" Needs::Anybody, "This description", &[], NOTHING => json_of::<Map<String, Value>>(),
+        |web, _asked| Ok(web.description());
+    GET "/api/v1/session" Needs::Anybody, "Who asks", &[], NOTHING => json_of::<SessionReport<'_>>(),
+        |web, asked| Ok(web.session(&asked));
+    POST "/api/v1/session" Needs::Anybody, "A session, by cookie", &[], json_of::<SignIn>() => NOTHING,
+        |web, asked| web.sign_in(asked).await;
+    POST "/api/v1/session/end" READ, "The session is over", &[], NOTHING => NOTHING,
+        |web, asked| Ok(web.sign_out(&asked));
+    GET "/api/v1/status" Needs::Presence, "The mesh as the node sees it", &[], NOTHING => json_of::<NodeReport>(),
+        |web, _asked| Ok(web.status().await);
+    GET "/api/v1/nodes" Needs::Presence, "The nodes of the mesh", &[], NOTHING => json_of::<MeshNodes>(),
+        |web, _asked| Ok(web.nodes().await);
+    GET "/api/v1/links" Needs::Presence, "The links of the mesh", &[], NOTHING => json_of::<MeshLinks>(),
+        |web, _asked| Ok(web.links().await);
+    GET "/api/v1/instances" Needs::Presence, "Nodes that run jobs", &[], NOTHING => json_of::<Instances>(),
+        |web, asked| web.list(asked, "instance.list").await;
+    GET "/api/v1/groups" Needs::Presence, "Groups of instances", &[], NOTHING => json_of::<Groups>(),
+        |web, asked| web.list(asked, "group.list").await;
+    GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
+        |web, asked| web.jobs(asked).await;
+    GET "/api/v1/jobs/*" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
+        |web, asked| web.of_job(asked, "job.get").await;
+    GET "/api/v1/jobs/*/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
+        |web, asked| web.of_job(asked, "job.explain").await;
+    GET "/api/v1/jobs/*/output" READ, "The output of a job", OF_OUTPUT, NOTHING => Content::Bytes("text/plain"),
+        |web, asked| web.output(asked).await;
+    GET "/api/v1/jobs/*/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => Content::Bytes(NDJSON),
+        |web, asked| web.job_events(asked).await;
+    GET "/api/v1/doctor" READ, "What is wrong with the node", &[], NOTHING => json_of::<Findings>(),
+        |web, _asked| Ok(web.doctor().await);
+    GET "/api/v1/events" READ, "What changes, as it happens", &[], NOTHING => Content::Bytes(EVENT_STREAM),
+        |web, asked| web.events(asked).await;
+    POST "/api/v1/jobs" OPERATE, "The new job", &[], Content::Bytes(BYTES) => json_of::<Submitted>(),
+        |web, asked| web.submit(asked).await;
+    POST "/api/v1/jobs/*/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
+        |web, asked| web.of_job(asked, "job.cancel").await;
+    POST "/api/v1/jobs/*/rerun" OPERATE, "The new job", &[], json_of::<Again>() => json_of::<JobDetail>(),
+        |web, asked| web.rerun(asked).await;
+    POST "/api/v1/instances/*/enable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
+        |web, asked| web.of_instance(asked, "instance.enable").await;
+    POST "/api/v1/instances/*/disable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
+        |web, asked| web.of_instance(asked, "instance.disable").await;
+}
+
+/// All of them.
+pub(super) fn all() -> &'static [Route] {
+    &ROUTES
 }
 
 /// The route of a request, and the word for its `*`. Paths are taken as they are written; only that word is decoded, once.
@@ -86,10 +138,9 @@ routes! {
 /// # Errors
 /// There is none, or not by this method.
 pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, String), Refusal> {
-    static TABLE: [Route; ROUTES.len()] = ROUTES;
     let method = if *method == Method::HEAD { &Method::GET } else { method };
     let here: Vec<(&Route, &str)> =
-        TABLE.iter().filter_map(|route| Some((route, word(route.path, path)?))).collect();
+        ROUTES.iter().filter_map(|route| Some((route, word(route.path, path)?))).collect();
     if here.is_empty() {
         return Err(Refusal::new(Code::NotFound, "there is nothing here"));
     }

@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 const SECTIONS: [Section; 4] = [Section::NodeId, Section::Routes, Section::Costs, Section::Ending];
 const LAST_SEEN: HeaderName = HeaderName::from_static("last-event-id");
-const EVENT_STREAM: &str = "text/event-stream";
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// The watch. Its task ends with it.
 pub(super) struct Watch {

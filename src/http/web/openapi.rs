@@ -1,0 +1,99 @@
+//! The description of the API (OpenAPI 3.1), made of the table of routes and of the types of the answers: it cannot say otherwise
+//! than these. It answers nothing else.
+
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+use super::query::Kind;
+use super::refusal::Refused;
+use super::routes::{Needs, Route};
+
+/// What a request takes, or is answered with.
+pub(super) enum Content {
+    Nothing,
+    Json(fn(&mut SchemaGenerator) -> Schema),
+    /// Bytes of that media type.
+    Bytes(&'static str),
+}
+
+/// JSON of that type.
+pub(super) const fn json_of<T: JsonSchema>() -> Content {
+    Content::Json(SchemaGenerator::subschema_for::<T>)
+}
+
+impl Content {
+    fn describe(&self, schemas: &mut SchemaGenerator) -> Option<Value> {
+        match self {
+            Self::Nothing => None,
+            Self::Json(schema) => Some(json!({"application/json": {"schema": schema(schemas)}})),
+            Self::Bytes(media_type) => Some(json!({ *media_type: {} })),
+        }
+    }
+}
+
+/// The description of these routes, as a program of that version answers them.
+pub(super) fn document(version: &str, routes: &[Route]) -> Value {
+    let settings = SchemaSettings::draft2020_12()
+        .with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut taken = settings.clone().for_deserialize().into_generator();
+    let mut given = settings.for_serialize().into_generator();
+    let mut paths = Map::new();
+    for route in routes.iter().filter(|route| route.path.starts_with("/api/")) {
+        let word = if route.path.contains("/instances/") { "name" } else { "id" };
+        let operations =
+            paths.entry(route.path.replace('*', &format!("{{{word}}}"))).or_insert_with(|| json!({}));
+        operations[route.method.as_str().to_lowercase()] = operation(route, word, &mut taken, &mut given);
+    }
+    let refused = json_of::<Refused>().describe(&mut given);
+    let mut schemas = taken.take_definitions(true);
+    schemas.extend(given.take_definitions(true));
+    json!({
+        "openapi": "3.1.0",
+        "info": {"title": "meshd", "version": version, "description": "docs/web.md says what it means."},
+        "servers": [{"url": "../.."}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {"Refused": {"description": "Why it is not carried out", "content": refused}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    })
+}
+
+fn operation(route: &Route, word: &str, taken: &mut SchemaGenerator, given: &mut SchemaGenerator) -> Value {
+    let mut parameters: Vec<Value> = route
+        .query
+        .iter()
+        .map(|(name, kind)| json!({"name": name, "in": "query", "schema": kind.schema(taken)}))
+        .collect();
+    if route.path.contains('*') {
+        let schema = if word == "id" { Kind::ID.schema(taken) } else { Kind::Text.schema(taken) };
+        parameters.push(json!({"name": word, "in": "path", "required": true, "schema": schema}));
+    }
+    let (security, level) = match route.needs {
+        Needs::Nothing | Needs::Anybody => (json!([]), "none".to_owned()),
+        Needs::Presence => (json!([{}, {"token": []}]), "read, or a client of this machine".to_owned()),
+        Needs::Level(level) => (json!([{"token": []}]), level.to_string()),
+    };
+    let mut success = json!({"description": route.about});
+    if let Some(content) = route.gives.describe(given) {
+        success["content"] = content;
+    }
+    let status = match (&route.gives, &route.takes) {
+        (Content::Nothing, _) => "204",
+        (_, Content::Bytes(_)) => "201",
+        _ => "200",
+    };
+    let mut operation = json!({
+        "summary": route.about,
+        "description": format!("Needs the level {level}."),
+        "parameters": parameters,
+        "security": security,
+        "responses": {status: success, "default": {"$ref": "#/components/responses/Refused"}},
+    });
+    if let Some(content) = route.takes.describe(taken) {
+        operation["requestBody"] = json!({ "content": content });
+    }
+    operation
+}
