@@ -35,6 +35,7 @@ mod top;
 mod traceroute;
 mod version;
 mod wait;
+mod web;
 mod work;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -116,6 +117,9 @@ enum Verb {
     /// The controller of a control node as a whole
     #[command(subcommand)]
     Controller(controller::ControllerVerb),
+    /// Who may use the page of a node, and its API
+    #[command(subcommand)]
+    Web(web::WebVerb),
     /// Make certificates, look at them and verify them
     #[command(subcommand)]
     Cert(cert::Cert),
@@ -211,6 +215,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Group(group) => group.run(&context()?).await,
         Verb::Controller(controller) => controller.run(context, output, files.store).await,
         Verb::Completion(completion) => completion.run(output),
+        Verb::Web(web) => web.run(output),
         Verb::Cert(cert) => cert.run(output, files.profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,

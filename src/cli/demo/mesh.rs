@@ -19,6 +19,8 @@ use crate::cli::endpoint::{Endpoint, EndpointDialer};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::rpc::{Client, Deadlines};
+use crate::tls::AccessLevel;
+use crate::tls::access::AccessTokens;
 use crate::tls::commands::{self, CommandError, RequestKey};
 use crate::tls::make::{Dates, KeyKind, Subject};
 
@@ -35,13 +37,27 @@ pub(super) struct DemoMesh {
     /// What runs all nodes but control, instead of this program.
     program: Option<PathBuf>,
     has_ansible: bool,
+    page: Option<DemoPage>,
+}
+
+/// Where the page of the control node is, and what opens it.
+struct DemoPage {
+    port: u16,
+    token: String,
 }
 
 impl DemoMesh {
     /// An empty directory.
-    pub(super) fn new(keep: bool, program: Option<PathBuf>) -> Result<Self, Failure> {
+    pub(super) fn new(keep: bool, has_page: bool, program: Option<PathBuf>) -> Result<Self, Failure> {
         let has_ansible = ["ansible-runner", "ansible-playbook"].iter().all(|name| is_on_path(name));
-        Ok(Self { dir: make_dir()?, nodes: Vec::new(), keep, program, has_ansible })
+        let dir = make_dir()?;
+        let page = || {
+            let token = AccessTokens::new(dir.join("tokens")).add("demo", AccessLevel::Admin);
+            let token = token.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+            Ok::<_, Failure>(DemoPage { port: free_port().map_err(failed("find a port"))?, token })
+        };
+        let page = has_page.then(page).transpose()?;
+        Ok(Self { dir, nodes: Vec::new(), keep, program, has_ansible, page })
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -52,13 +68,21 @@ impl DemoMesh {
         self.has_ansible
     }
 
+    /// What to say of the page; nothing if there is none.
+    pub(super) fn page(&self) -> String {
+        let Some(DemoPage { port, token }) = &self.page else { return String::new() };
+        format!(
+            "  the page of control: http://127.0.0.1:{port}/\n  to change things there, sign in with the token {token}"
+        )
+    }
+
     /// Keys, certificates, configurations, the playbooks, and meshctl itself under its name.
     pub(super) fn write_files(&self) -> Result<(), Failure> {
         let certificates = make_certificates(&self.dir);
         certificates
             .map_err(|error| Failure::new(Exit::Failed, format!("cannot make certificates: {error}")))?;
         let write = || {
-            let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            let port = free_port()?;
             for node in NODES {
                 fs::write(self.dir.join(format!("{node}.yml")), self.configuration(node, port))?;
             }
@@ -79,10 +103,14 @@ impl DemoMesh {
         let peer = format!("- tcp-peer: {{address: '127.0.0.1:{port}', tls: mesh}}\n");
         let runner = if self.has_ansible { "ansible-runner".to_owned() } else { format!("sh {dir}/runner") };
         let words = format!("{}={node} {}={dir} {runner} worker", story::NODE, story::MESH);
+        let page = self.page.as_ref().map(|DemoPage { port, .. }| {
+            format!("- web: {{address: '127.0.0.1:{port}', tokens: '{dir}/tokens', allow: admin}}\n")
+        });
+        let page = page.unwrap_or_default();
         let role = match node {
             "hop" => format!("- tcp-listener: {{bindaddr: 127.0.0.1, port: {port}, tls: mesh-server}}\n"),
             "control" => format!(
-                "{peer}- work-signing: {{privatekey: '{dir}/work.key', tokenexpiration: 5m}}\n\
+                "{peer}{page}- work-signing: {{privatekey: '{dir}/work.key', tokenexpiration: 5m}}\n\
                  - work-controller: {{nodetype: hybrid, runner: 'env {words}', discovery: enabled, tlsclient: mesh, \
                  rundir: '{dir}/run', heartbeat: 500ms, poll: 1s}}\n"
             ),
@@ -225,8 +253,9 @@ impl DemoMesh {
         let (ids, dir) = (ids.map(|id| id.to_string()).collect::<Vec<_>>().join(" "), self.dir.display());
         let socket = self.socket("control");
         format!(
-            "\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl job run \
+            "\n{}\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl job run \
              {dir}/project -p site.yml --group east\nLogs and configurations: {dir}\nStop it:\n  kill {ids} && rm -r {dir}",
+            self.page(),
             socket.display()
         )
     }
@@ -276,6 +305,10 @@ fn make_certificates(dir: &Path) -> Result<(), CommandError> {
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 fn make_dir() -> Result<PathBuf, Failure> {

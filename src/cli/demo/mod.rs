@@ -33,6 +33,9 @@ pub(super) struct Demo {
     /// Leave the mesh running, and say how to talk to it and how to stop it
     #[arg(long)]
     keep: bool,
+    /// Serve the control node's page on loopback, say where, and leave the mesh running until Ctrl-C
+    #[arg(long)]
+    web: bool,
     /// Another node program for all but the control node, started with --config FILE
     #[arg(long, hide = true, value_name = "PATH")]
     meshd: Option<PathBuf>,
@@ -40,11 +43,15 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) async fn run(self, output: Output) -> Result<Exit, Failure> {
-        let mut mesh = DemoMesh::new(self.keep, self.meshd.clone())?;
+        let mut mesh = DemoMesh::new(self.keep, self.web, self.meshd.clone())?;
         let shown = tokio::select! {
             shown = show(&mut mesh, output) => shown,
             failure = interrupted() => Err(failure),
         };
+        if self.web && !self.keep && shown.is_ok() {
+            say(output, &format!("\n{}\nThe mesh stays until Ctrl-C.", mesh.page()))?;
+            let _asked_to_end = interrupted().await;
+        }
         if self.keep && shown.is_ok() {
             say(output, &mesh.farewell())?;
         } else {
@@ -89,7 +96,7 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Vec<JobReport>, Fai
     )?;
     let runner =
         if mesh.has_ansible() { "ansible-runner" } else { "a stand-in, as there is no ansible-runner here" };
-    say(output, &format!("  jobs are run by {runner}"))?;
+    say(output, &format!("  jobs are run by {runner}\n{}", mesh.page()))?;
     mesh.run_script(output, &story::first(), &[]).await?;
 
     let newest = operation::list_jobs(JobFilter { limit: Some(1), ..JobFilter::default() });

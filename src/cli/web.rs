@@ -1,0 +1,106 @@
+//! `meshctl web`: who may use the page and its API. Owns what is asked and printed; the file of tokens is `tls`'s, and the node
+//! reads it anew for each request.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::exit::{Exit, Failure};
+use super::output::Output;
+use super::table::{Column, Layout, always};
+use crate::tls::AccessLevel;
+use crate::tls::access::{AccessError, AccessToken, AccessTokens};
+
+const COLUMNS: &[Column<AccessToken>] =
+    &[always("NAME", |one, _| one.name.clone()), always("LEVEL", |one, _| one.level.to_string())];
+
+#[derive(Debug, Subcommand)]
+pub(super) enum WebVerb {
+    /// Tokens with which browsers and programs sign in
+    #[command(subcommand)]
+    Token(TokenVerb),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenVerb {
+    /// Make one, which is shown this once
+    Add {
+        /// Whose it is: what it does stands under this name in the audit
+        name: String,
+        /// What it allows, if the directive web allows as much: read, operate or admin
+        #[arg(long, default_value = "read", value_parser = level)]
+        level: AccessLevel,
+        #[command(flatten)]
+        file: TokenFile,
+    },
+    /// List them, without what is secret
+    List {
+        #[command(flatten)]
+        layout: Layout,
+        #[command(flatten)]
+        file: TokenFile,
+    },
+    /// Remove one: whoever signed in with it is out
+    Remove {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        file: TokenFile,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokenFile {
+    /// The file that the directive web names as its tokens
+    #[arg(long, value_name = "FILE", default_value = "/etc/meshd/web.tokens")]
+    file: PathBuf,
+}
+
+fn level(text: &str) -> Result<AccessLevel, String> {
+    let level: AccessLevel = text.parse()?;
+    if level == AccessLevel::None { Err("it is read, operate or admin".to_owned()) } else { Ok(level) }
+}
+
+impl WebVerb {
+    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+        let Self::Token(verb) = self;
+        verb.run(output).map(|()| Exit::Success)
+    }
+}
+
+impl TokenVerb {
+    fn run(self, output: Output) -> Result<(), Failure> {
+        let failed = |error: AccessError| Failure::new(Exit::Failed, error.to_string());
+        match self {
+            Self::Add { name, level, file } => {
+                let token = AccessTokens::new(file.file).add(&name, level).map_err(failed)?;
+                if output.json {
+                    return output.value(&json!({"name": name, "level": level, "token": token}));
+                }
+                output.note(&format!("The token of {name} for the level {level}. It is not shown again:"));
+                output.line(&token)
+            }
+            Self::List { layout, file } => {
+                let tokens = AccessTokens::new(file.file).list().map_err(failed)?;
+                let shown: Vec<_> =
+                    tokens.iter().map(|one| json!({"name": one.name, "level": one.level})).collect();
+                if output.json {
+                    return output.value(&json!({ "tokens": shown }));
+                }
+                output.list("tokens", &tokens, COLUMNS, layout)
+            }
+            Self::Remove { name, file } => {
+                let tokens = AccessTokens::new(file.file);
+                if !tokens.remove(&name).map_err(failed)? {
+                    let message = format!("{} has no token {name}", tokens.path().display());
+                    return Err(Failure::new(Exit::Failed, message));
+                }
+                if output.json {
+                    return output.value(&json!({ "removed": name }));
+                }
+                output.done(&format!("{name} removed"))
+            }
+        }
+    }
+}
