@@ -1,4 +1,5 @@
-"""The alert rules of packaging/monitoring: each fires on scrapes of nodes that have the fault, and on no others.
+"""The alert rules of packaging/monitoring: each fires on scrapes of nodes that have the fault, and on no others; and the
+dashboard beside them asks for what nodes tell.
 
 Those on links that are down, certificates, reloads, disks, stores and waiting jobs are tried in `test_metrics.py`, beside what
 else these tests look at.
@@ -11,14 +12,14 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 
 import pytest
 
 import postgres
-from conftest import scoped_mesh
-from mesh import WORK, free_port, own_runner, until
-from metrics import directive, fire, labels, needs_promtool, rules, scrape, value
+from mesh import ROOT, WORK, free_port, own_runner, until
+from metrics import PROMTOOL, RULES, directive, fire, labels, needs_promtool, rules, scrape, value
 from peer import Nat, Peer
 from test_bad_config import KUBECONFIG
 from test_controller import ask, runner
@@ -36,6 +37,37 @@ def recorded(port, times, work):
         work()
         scrapes.append(scrape(port))
     return scrapes
+
+
+def documented():
+    """The labels of each metric, by docs/monitoring.md."""
+    rows = re.findall(r"^\| (`(?:meshd|process)_.*?) \| (.*?) \|", (ROOT / "docs" / "monitoring.md").read_text(), re.MULTILINE)
+    return {name: {*of.split(", ")} - {""} for names, of in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_page_lists_the_metrics_that_there_are():
+    source = "".join(path.read_text() for path in (ROOT / "src" / "http").glob("*.rs"))
+    assert documented().keys() == set(re.findall(r'"((?:meshd|process)_\w+)"', source))
+
+
+def test_the_dashboard_and_the_rules_ask_for_metrics_and_labels_that_there_are(tmp_path):
+    dashboard = json.loads((RULES.parent / "meshd.dashboard.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    asked = [(target["expr"], target.get("legendFormat", "")) for target in targets]
+    asked += [(one["query"], "") for one in dashboard["templating"]["list"] if one["type"] == "query"]
+    assert len(asked) > 20
+    asked += [(rule["expr"], " ".join(rule["annotations"].values()).replace("$labels.", "")) for rule in rules().values()]
+    there = documented()
+    for expression, legend in asked:
+        metrics = {re.sub("_bucket$", "", name) for name in re.findall(r"\b(?:meshd|process)_\w+", expression)}
+        assert metrics and metrics <= there.keys(), expression
+        labels = set(re.findall(r"(\w+)\s*=~?\"", expression) + re.findall(r"\{\{ *(\w+) *\}\}", legend))
+        labels |= {label for by in re.findall(r"\bby \((.*?)\)", expression) for label in by.split(", ")}
+        assert labels <= {"job", "instance", "le"}.union(*(there[name] for name in metrics)), (expression, legend)
+    tried = [{"record": f"r{n}", "expr": re.sub(r"\$__\w+", "5m", target["expr"])} for n, target in enumerate(targets)]
+    (tmp_path / "dashboard.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": tried}]}))
+    done = subprocess.run([PROMTOOL, "check", "rules", "dashboard.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_rule_is_tried_firing_and_quiet():
