@@ -46,12 +46,24 @@ pub(super) struct Doctor {
     root: Option<PathBuf>,
 }
 
+/// Why a node knows nothing of all this.
+const OTHER_MAKE: &str = "it is a node of receptor, or a meshd from before this question";
+
 /// Something that was found, and on which node or way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Told {
-    at: String,
+#[derive(Serialize)]
+struct Told<'a> {
+    at: &'a str,
     #[serde(flatten)]
-    finding: Finding,
+    finding: &'a Finding,
+}
+
+/// The place of a severity among the others, and its word.
+fn rank(severity: Severity) -> (u8, &'static str) {
+    match severity {
+        Severity::Error => (0, "FAULT "),
+        Severity::NotAsked => (1, "not asked:"),
+        Severity::Warning => (2, "advice"),
+    }
 }
 
 /// What was found, by where.
@@ -60,12 +72,7 @@ struct Diagnosis(Vec<(String, Vec<Finding>)>);
 
 impl Diagnosis {
     fn add(&mut self, at: impl Into<String>, mut findings: Vec<Finding>) {
-        let rank = |finding: &Finding| match finding.severity {
-            Severity::Error => 0,
-            Severity::NotAsked => 1,
-            Severity::Warning => 2,
-        };
-        findings.sort_by_key(rank);
+        findings.sort_by_key(|finding| rank(finding.severity));
         self.0.push((at.into(), findings));
     }
 
@@ -75,13 +82,10 @@ impl Diagnosis {
 
     fn show(&self, output: Output) -> Result<Exit, Failure> {
         if output.json {
-            let told = |at: &String, finding: &Finding| Told { at: at.clone(), finding: finding.clone() };
-            let all: Vec<Told> = self
-                .0
-                .iter()
-                .flat_map(|(at, findings)| findings.iter().map(move |one| told(at, one)))
-                .collect();
-            output.value(&json!(all))?;
+            let all = self.0.iter();
+            let told =
+                all.flat_map(|(at, findings)| findings.iter().map(move |finding| Told { at, finding }));
+            output.value(&json!(told.collect::<Vec<_>>()))?;
         } else {
             output.line(&self.text())?;
         }
@@ -96,11 +100,7 @@ impl Diagnosis {
                 lines.push("  nothing is wrong".to_owned());
             }
             for Finding { what, place, severity, remedy } in findings {
-                let word = match severity {
-                    Severity::Error => "FAULT ",
-                    Severity::NotAsked => "not asked:",
-                    Severity::Warning => "advice",
-                };
+                let (_, word) = rank(*severity);
                 let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
                 lines.push(format!("  {word} {place}{what}"));
                 lines.extend(remedy.as_ref().map(|remedy| format!("         -> {remedy}")));
@@ -123,35 +123,39 @@ impl Doctor {
     ) -> Result<Exit, Failure> {
         let mut diagnosis = Diagnosis::default();
         if let Some(root) = self.root {
-            let found = files(examine, self.node_config, root).await;
-            diagnosis.add("this host", found);
+            diagnosis.add("this host", files(examine, self.node_config, root).await);
             return diagnosis.show(output);
         }
         let context = match context() {
             Ok(context) => context,
             Err(failure) => {
-                diagnosis.add("this host", without_node(None, &failure, examine, self.node_config).await);
+                diagnosis.add("this host", without_node("", &failure, examine, self.node_config).await);
                 return diagnosis.show(output);
             }
         };
         let signs = match ask(&context, None, None).await {
             Ok(own) => {
-                let signs = own.signs;
-                diagnosis.add(format!("this node ({})", own.node_id), findings(own));
-                signs
+                let refused = own
+                    .refused
+                    .map(|refused| Finding::not_asked("", refused.text, "use the Unix socket of the node"));
+                let findings = own.findings.into_iter().chain(refused).collect();
+                diagnosis.add(format!("this node ({})", own.node_id), findings);
+                own.signs
             }
             // What anybody may ask it answers all the same.
             Err(error) if is_unknown(&error) => {
-                let what = "it is a node of receptor, or a meshd from before this question";
-                diagnosis.add("this node", vec![not_asked(what, "meshd check --running FILE on its host")]);
+                let remedy = "meshd check --running FILE on its host";
+                diagnosis.add("this node", vec![Finding::not_asked("", OTHER_MAKE, remedy)]);
                 false
             }
             Err(error) => {
-                let found = without_node(Some(&context), &error.into(), examine, self.node_config).await;
+                let address = context.client.address();
+                let found = without_node(&address, &error.into(), examine, self.node_config).await;
                 diagnosis.add("this host", found);
                 if let Some(node) = self.node {
                     let what = "no way leads there without a node here";
-                    diagnosis.add(node, vec![not_asked(what, "first what is wrong on this host")]);
+                    diagnosis
+                        .add(node, vec![Finding::not_asked("", what, "first what is wrong on this host")]);
                 }
                 return diagnosis.show(output);
             }
@@ -169,24 +173,13 @@ impl Doctor {
     }
 }
 
-fn findings(report: DoctorReport) -> Vec<Finding> {
-    match report.refused {
-        Some(refused) => vec![not_asked(refused.text, "use the Unix socket of the node")],
-        None => report.findings,
-    }
-}
-
-fn not_asked(what: impl Into<String>, remedy: &str) -> Finding {
-    Finding::new(Severity::NotAsked, "", what.into(), remedy)
-}
-
 /// Asks the node at the socket what is wrong with it, or has it ask another one.
 async fn ask(
     context: &Context,
     node: Option<String>,
-    tls: Option<String>,
+    tls_client: Option<String>,
 ) -> Result<DoctorReport, CallError> {
-    let request = Request::Doctor(DoctorRequest { node, tls_client: tls, signature: None });
+    let request = Request::Doctor(DoctorRequest { node, tls_client, signature: None });
     // It waits for checks that look at file systems and at other hosts.
     let answer = context.client.long_command(&request).await?;
     report::read(&answer)
@@ -195,60 +188,47 @@ async fn ask(
 
 async fn files(examine: ExamineFiles, config: PathBuf, root: PathBuf) -> Vec<Finding> {
     let looked = tokio::task::spawn_blocking(move || examine(&config, &root)).await;
-    looked
-        .unwrap_or_else(|error| vec![not_asked(format!("the files of the host: {error}"), "run meshd check")])
+    looked.unwrap_or_else(|error| vec![Finding::not_asked("the files of the host", error, "run meshd check")])
 }
 
-/// What can be found where the node does not answer.
+/// What can be found where the node at an address does not answer, or none has a socket.
 async fn without_node(
-    context: Option<&Context>,
+    address: &str,
     failure: &Failure,
     examine: ExamineFiles,
     config: PathBuf,
 ) -> Vec<Finding> {
-    let address = context.map(|context| context.client.address()).unwrap_or_default();
-    let path = address.strip_prefix("unix:").map(PathBuf::from);
+    let path = address.strip_prefix("unix:").map(Path::new);
     // Without a socket at any of the usual places none was dialled.
-    let dialled = path.as_deref().map_or(Err(io::ErrorKind::NotFound), |path| {
+    let dialled = path.map_or(Err(io::ErrorKind::NotFound), |path| {
         UnixStream::connect(path).map(drop).map_err(|error| error.kind())
     });
-    let (mut found, is_absent) = socket(&address, path.as_deref(), dialled, failure);
+    let (remedy, is_absent) = remedy(address, path, dialled);
+    let mut found = vec![Finding::fault("control socket", &failure.message, remedy)];
     if is_absent && config.exists() {
         found.extend(files(examine, config, PathBuf::from("/")).await);
-    } else {
-        let what = match is_absent {
-            true => format!("the configuration: there is no {}", config.display()),
-            false => "the configuration and the host, as seen by the node".to_owned(),
-        };
-        found.push(not_asked(
-            what,
-            "--node-config names another file or directory; meshd check FILE examines it",
-        ));
+        return found;
     }
+    let what = match is_absent {
+        true => format!("the configuration: there is no {}", config.display()),
+        false => "the configuration and the host, as seen by the node".to_owned(),
+    };
+    let remedy = "--node-config names another file or directory; meshd check FILE examines it";
+    found.push(Finding::not_asked("", what, remedy));
     found
 }
 
-/// What is wrong with the socket, and whether that means that no node runs.
-fn socket(
-    address: &str,
-    path: Option<&Path>,
-    dialled: Result<(), io::ErrorKind>,
-    failure: &Failure,
-) -> (Vec<Finding>, bool) {
-    let fault =
-        |remedy: String| vec![Finding::new(Severity::Error, "control socket", &failure.message, remedy)];
+/// What helps where a node does not answer, and whether that means that none runs.
+fn remedy(address: &str, path: Option<&Path>, dialled: Result<(), io::ErrorKind>) -> (String, bool) {
     let start = "systemctl start meshd; why it ended: journalctl -u meshd -n 50, and systemctl status meshd";
     match (path, dialled) {
-        (None, Err(_)) if !address.is_empty() => {
-            (fault(format!("see that the node at {address} runs: {start}")), false)
-        }
+        (None, _) if !address.is_empty() => (format!("see that the node at {address} runs: {start}"), false),
         (Some(path), Err(io::ErrorKind::PermissionDenied)) => {
             let path = path.display();
-            (fault(format!("ls -l {path} shows whose it is: run as that user, or join its group")), false)
+            (format!("ls -l {path} shows whose it is: run as that user, or join its group"), false)
         }
-        (None | Some(_), Err(_)) => (fault(start.to_owned()), true),
-        // It is there now, or stuck.
-        (None | Some(_), Ok(())) => (fault(start.to_owned()), false),
+        // One that can be dialled is there now, or stuck.
+        (None | Some(_), dialled) => (start.to_owned(), dialled.is_err()),
     }
 }
 
@@ -266,7 +246,8 @@ mod tests {
         let mut diagnosis = Diagnosis::default();
         let advice = Finding::new(Severity::Warning, "/tmp", "it is mounted noexec", "remount it");
         let fault = Finding::new(Severity::Error, "", "it is down", "start it");
-        diagnosis.add("this node (a)", vec![advice, not_asked("b: no key", "give it one"), fault]);
+        let not_asked = Finding::not_asked("", "b: no key", "give it one");
+        diagnosis.add("this node (a)", vec![advice, not_asked, fault]);
         diagnosis.add("the way to b", Vec::new());
         let expected = "\
 this node (a)
@@ -286,20 +267,16 @@ the way to b
 
     #[test]
     fn a_socket_tells_a_node_that_does_not_run_from_one_that_may_not_be_asked() {
-        let failure = Failure::new(Exit::Unreachable, "cannot connect");
-        let told = |path: Option<&str>, address: &str, dialled| {
-            let (found, is_absent) = socket(address, path.map(Path::new), dialled, &failure);
-            (found[0].severity, found[0].remedy.clone().unwrap(), is_absent)
-        };
+        let told = |path: Option<&str>, address: &str, dialled| remedy(address, path.map(Path::new), dialled);
         let refused = told(Some("/s"), "unix:/s", Err(io::ErrorKind::ConnectionRefused));
-        assert!(refused.2 && refused.1.contains("systemctl start meshd"), "{refused:?}");
+        assert!(refused.1 && refused.0.contains("systemctl start meshd"), "{refused:?}");
         let denied = told(Some("/s"), "unix:/s", Err(io::ErrorKind::PermissionDenied));
-        assert!(!denied.2 && denied.1.contains("ls -l /s"), "{denied:?}");
+        assert!(!denied.1 && denied.0.contains("ls -l /s"), "{denied:?}");
         let none = told(None, "", Err(io::ErrorKind::NotFound));
-        assert!(none.2 && none.0 == Severity::Error, "{none:?}");
+        assert!(none.1, "{none:?}");
         let far = told(None, "tcp://h:1", Err(io::ErrorKind::NotFound));
-        assert!(!far.2 && far.1.contains("tcp://h:1"), "{far:?}");
+        assert!(!far.1 && far.0.contains("tcp://h:1"), "{far:?}");
         let stuck = told(Some("/s"), "unix:/s", Ok(()));
-        assert!(!stuck.2 && stuck.0 == Severity::Error, "{stuck:?}");
+        assert!(!stuck.1, "{stuck:?}");
     }
 }

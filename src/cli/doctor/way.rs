@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 
-use super::is_unknown;
+use super::{OTHER_MAKE, is_unknown};
 use crate::cli::Context;
 use crate::cli::exit::Failure;
 use crate::cli::{status, traceroute};
@@ -50,7 +50,7 @@ pub(super) struct Way {
 #[derive(Debug, Default)]
 pub(super) struct Hop {
     pub(super) node: String,
-    pub(super) sent: u32,
+    /// Pings that came back.
     pub(super) answered: u32,
     /// The fastest answer, in nanoseconds.
     pub(super) fastest: Option<u64>,
@@ -110,106 +110,97 @@ impl Way {
 
     /// What is wrong on the way, and with what the far node offers.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        const CHECKS: [fn(&Way) -> Vec<Finding>; 5] =
-            [Way::route, Way::trace, Way::loss, Way::large, Way::offers];
-        CHECKS.iter().flat_map(|check| check(self)).collect()
+        let found = [self.route(), self.trace(), self.loss(), self.large(), self.offers()];
+        found.into_iter().flatten().collect()
     }
 
-    fn known(&self) -> BTreeSet<String> {
+    fn known(&self) -> BTreeSet<&str> {
         let mesh = &self.mesh;
-        let routes = mesh.routing_table.iter().flat_map(|routes| routes.keys().cloned());
-        let costs = mesh.known_connection_costs.iter().flat_map(|costs| costs.keys().cloned());
-        let advertised = mesh.advertisements.iter().flatten().map(|one| one.node_id.to_string());
-        routes.chain(costs).chain(advertised).collect()
+        let routes = mesh.routing_table.iter().flat_map(|routes| routes.keys());
+        let costs = mesh.known_connection_costs.iter().flat_map(|costs| costs.keys());
+        let advertised = mesh.advertisements.iter().flatten().map(|one| one.node_id.as_str());
+        routes.chain(costs).map(String::as_str).chain(advertised).collect()
     }
 
-    fn route(&self) -> Vec<Finding> {
+    fn route(&self) -> Option<Finding> {
         let (known, to) = (self.known(), &self.to);
         if self.is_here() || self.has_route() {
-            return Vec::new();
+            return None;
         }
-        if known.contains(to) {
+        if known.contains(to.as_str()) {
             let what =
                 format!("no route leads to {to}, which was part of the mesh: it is down, or its links are");
             let remedy = format!(
                 "on {to}: systemctl status meshd; meshctl doctor, which says what is wrong with its links"
             );
-            return vec![fault(what, remedy)];
+            return Some(Finding::fault("", what, remedy));
         }
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
-        let remedy = match nearest(to, &names) {
+        let remedy = match nearest(to, &Vec::from_iter(known)) {
             Some(near) => format!("did you mean {near}? meshctl status lists all nodes"),
             None => {
                 format!("meshctl status lists all nodes; if {to} is right, see on its host: meshctl doctor")
             }
         };
-        vec![fault(format!("the mesh knows no node {to}"), remedy)]
+        Some(Finding::fault("", format_args!("the mesh knows no node {to}"), remedy))
     }
 
-    fn trace(&self) -> Vec<Finding> {
-        let Some(error) = &self.broken else { return Vec::new() };
+    fn trace(&self) -> Option<Finding> {
+        let error = self.broken.as_ref()?;
         let last = self.hops.last().map_or(&self.from, |hop| &hop.node);
         let what = format!("behind {last} no answer comes: {error}");
-        vec![fault(what, format!("on {last}: meshctl doctor; meshctl status --links shows its links"))]
+        let remedy = format!("on {last}: meshctl doctor; meshctl status --links shows its links");
+        Some(Finding::fault("", what, remedy))
+    }
+
+    /// The first node of this kind, and the one before it.
+    fn first(&self, is: impl Fn(&Hop) -> bool) -> Option<(&Hop, &str)> {
+        let at = self.hops.iter().position(is)?;
+        let before = at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node);
+        Some((&self.hops[at], before))
     }
 
     /// The first link on which pings get lost: it is the one before the first node that misses some.
-    fn loss(&self) -> Vec<Finding> {
-        let Some(at) = self.hops.iter().position(|hop| hop.answered < hop.sent) else { return Vec::new() };
-        let (hop, before) =
-            (&self.hops[at], at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node));
-        let lost = hop.sent - hop.answered;
-        let is_bad = f64::from(lost) >= LOSSY * f64::from(hop.sent);
+    fn loss(&self) -> Option<Finding> {
+        let (Hop { node, answered, .. }, before) = self.first(|hop| hop.answered < PINGS)?;
+        let lost = PINGS - answered;
+        let is_bad = f64::from(lost) >= LOSSY * f64::from(PINGS);
         let severity = if is_bad { Severity::Error } else { Severity::Warning };
-        let what = format!("{lost} of {} pings are lost between {before} and {}", hop.sent, hop.node);
-        let remedy =
-            format!("look at the network under that link: on {before}: meshctl link test {}", hop.node);
-        vec![Finding::new(severity, "", what, remedy)]
+        let what = format!("{lost} of {PINGS} pings are lost between {before} and {node}");
+        let remedy = format!("look at the network under that link: on {before}: meshctl link test {node}");
+        Some(Finding::new(severity, "", what, remedy))
     }
 
     /// Pings are small, and what opens a stream is not.
-    fn large(&self) -> Vec<Finding> {
+    fn large(&self) -> Option<Finding> {
         let lacks_stream = |hop: &Hop| hop.cause() == Some(NoAnswerCause::NoStream) && hop.answered > 0;
-        let Some(at) = self.hops.iter().position(lacks_stream) else { return Vec::new() };
-        let (hop, before) =
-            (&self.hops[at], at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node));
+        let (Hop { node, .. }, before) = self.first(lacks_stream)?;
         let what = format!(
-            "{} answers pings, and no stream to it opens: large packets are lost between {before} and it (MTU)",
-            hop.node
+            "{node} answers pings, and no stream to it opens: large packets are lost between {before} and it (MTU)"
         );
         let remedy = format!(
             "on {before}: ping -M do -s 1372 HOST, smaller until it is answered; then set that MTU on the interface (ip link \
              set dev DEV mtu N), or let ICMP `fragmentation needed` through"
         );
-        vec![fault(what, remedy)]
+        Some(Finding::fault("", what, remedy))
     }
 
-    fn offers(&self) -> Vec<Finding> {
-        let Some(wanted) = &self.work_type else { return Vec::new() };
-        let advertised = self.mesh.advertisements.iter().flatten();
-        let offered: Vec<_> = advertised
-            .filter(|one| one.node_id.as_str() == self.to)
-            .flat_map(|one| one.work_commands.iter().flatten())
-            .collect();
-        let Some(found) = offered.iter().find(|one| one.work_type == *wanted) else {
-            let names: Vec<&str> = offered.iter().map(|one| one.work_type.as_str()).collect();
-            let near =
-                nearest(wanted, &names).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
-            let what = match names.is_empty() {
-                true => format!("{} offers no work type at all", self.to),
-                false => format!("{} has no work type {wanted}: it has {}", self.to, names.join(", ")),
-            };
-            return vec![fault(
-                what,
-                format!("{near}configure work-command {wanted} there, then: meshctl reload"),
-            )];
-        };
-        if found.secure && !self.signs {
-            let what =
-                format!("work type {wanted} of {} demands signatures, and this node has no key", self.to);
-            return vec![fault(what, "configure work-signing here".to_owned())];
+    fn offers(&self) -> Option<Finding> {
+        let (to, wanted) = (&self.to, self.work_type.as_ref()?);
+        let advertised = self.mesh.advertisements.iter().flatten().filter(|one| one.node_id.as_str() == to);
+        let offered: Vec<_> = advertised.flat_map(|one| one.work_commands.iter().flatten()).collect();
+        if let Some(found) = offered.iter().find(|one| one.work_type == *wanted) {
+            let what = format!("work type {wanted} of {to} demands signatures, and this node has no key");
+            let lacks_key = found.secure && !self.signs;
+            return lacks_key.then(|| Finding::fault("", what, "configure work-signing here"));
         }
-        Vec::new()
+        let names: Vec<&str> = offered.iter().map(|one| one.work_type.as_str()).collect();
+        let what = match names.is_empty() {
+            true => format!("{to} offers no work type at all"),
+            false => format!("{to} has no work type {wanted}: it has {}", names.join(", ")),
+        };
+        let near = nearest(wanted, &names).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+        let remedy = format!("{near}configure work-command {wanted} there, then: meshctl reload");
+        Some(Finding::fault("", what, remedy))
     }
 }
 
@@ -229,15 +220,16 @@ impl Hop {
         let asked = super::ask(context, Some(node.clone()), tls).await;
         let after = Timestamp::now();
         let report = asked.unwrap_or_else(|error| {
-            let refused = match is_unknown(&error) {
-                true => NoAnswer::new(NoAnswerCause::Other, "the node here does not know how to ask it"),
-                false => NoAnswer::new(NoAnswerCause::Other, error),
+            let text = match is_unknown(&error) {
+                true => "the node here does not know how to ask it".to_owned(),
+                false => error.to_string(),
             };
-            DoctorReport { refused: Some(refused), ..DoctorReport::default() }
+            let refused = Some(NoAnswer::new(NoAnswerCause::Other, text));
+            DoctorReport { refused, ..DoctorReport::default() }
         });
         let ahead = report.time.map(|time| ahead(time, before, after)).unwrap_or_default();
         let (answered, fastest) = (u32::try_from(times.len()).unwrap_or(PINGS), times.into_iter().min());
-        Self { node, sent: PINGS, answered, fastest, ahead, report }
+        Self { node, answered, fastest, ahead, report }
     }
 
     fn cause(&self) -> Option<NoAnswerCause> {
@@ -251,69 +243,59 @@ impl Hop {
 
     fn clock(&self) -> Option<Finding> {
         let apart = self.ahead.abs();
+        let refused = self.report.refused.as_ref().filter(|_| self.cause() == Some(NoAnswerCause::Clock));
         let severity = match apart {
-            _ if self.cause() == Some(NoAnswerCause::Clock) || apart > WRONG_CLOCK => Severity::Error,
+            _ if refused.is_some() || apart > WRONG_CLOCK => Severity::Error,
             _ if apart > BAD_CLOCK => Severity::Warning,
             _ => return None,
         };
         let way = if self.ahead < 0 { "behind" } else { "ahead of" };
-        let mut what = format!(
-            "its clock is {apart} s {way} this node's: tokens and certificates end at the wrong time"
+        let refusal = refused.map(|refused| format!("; it refuses work: {}", refused.text));
+        let what = format!(
+            "its clock is {apart} s {way} this node's: tokens and certificates end at the wrong time{}",
+            refusal.unwrap_or_default()
         );
-        if let Some(refused) =
-            self.report.refused.as_ref().filter(|_| self.cause() == Some(NoAnswerCause::Clock))
-        {
-            what = format!("{what}; it refuses work: {}", refused.text);
-        }
         let remedy = "compare both with: chronyc tracking, or timedatectl; then: systemctl restart chronyd";
         Some(Finding::new(severity, "clock", what, remedy))
     }
 
     /// What follows from its refusal.
     fn right(&self, signs: bool) -> Option<Finding> {
-        let refused = self.report.refused.as_ref()?;
-        let (node, text) = (&self.node, &refused.text);
-        let not_asked = |remedy: String| Some(Finding::new(Severity::NotAsked, "", text, remedy));
-        let on_host = format!("on the host of {node}: meshctl doctor");
-        let Some(cause) = refused.cause.known() else { return not_asked(on_host) };
-        match cause {
-            NoAnswerCause::WrongKey => Some(Finding::new(
-                Severity::Error,
-                "work-verification",
-                format_args!("{text}: it refuses all signed work from here"),
-                format_args!(
-                    "put the public half of this node's work-signing key into the work-verification of {node}"
-                ),
-            )),
-            NoAnswerCause::NoKey => {
-                not_asked(format!("{on_host}; or configure work-verification there, to be asked from here"))
+        let NoAnswer { cause, text } = self.report.refused.as_ref()?;
+        let (node, mut what) = (&self.node, text.as_str());
+        let more = match cause.known() {
+            Some(NoAnswerCause::WrongKey) => {
+                return Some(Finding::fault(
+                    "work-verification",
+                    format_args!("{text}: it refuses all signed work from here"),
+                    format_args!(
+                        "put the public half of this node's work-signing key into the work-verification of {node}"
+                    ),
+                ));
             }
-            NoAnswerCause::Unsigned if signs => not_asked(on_host),
-            NoAnswerCause::Unsigned => not_asked(format!("{on_host}; or configure work-signing here")),
-            NoAnswerCause::OtherMake => {
-                let what = "it is a node of receptor, or a meshd from before this question";
-                Some(Finding::new(Severity::NotAsked, "", what, on_host))
+            Some(NoAnswerCause::OtherMake) => {
+                what = OTHER_MAKE;
+                ""
             }
-            NoAnswerCause::NoService => {
-                not_asked(format!("{on_host}; it has no control-service in the mesh, or runs no jobs"))
+            Some(NoAnswerCause::NoKey) => "; or configure work-verification there, to be asked from here",
+            Some(NoAnswerCause::Unsigned) if !signs => "; or configure work-signing here",
+            Some(NoAnswerCause::NoService) => "; it has no control-service in the mesh, or runs no jobs",
+            Some(NoAnswerCause::Firewall) => "; a firewallrule rejects its control service",
+            Some(NoAnswerCause::Tls) => {
+                "; or give --tls-client with a profile of this node that its control service accepts"
             }
-            NoAnswerCause::Firewall => {
-                not_asked(format!("{on_host}; a firewallrule rejects its control service"))
-            }
-            NoAnswerCause::Tls => not_asked(format!(
-                "give --tls-client with a profile of this node that its control service accepts; {on_host}"
-            )),
             // The way says it, or the clock.
-            NoAnswerCause::Clock
-            | NoAnswerCause::NoRoute
-            | NoAnswerCause::NoStream
-            | NoAnswerCause::Other => not_asked(on_host),
-        }
+            Some(
+                NoAnswerCause::Unsigned
+                | NoAnswerCause::Clock
+                | NoAnswerCause::NoRoute
+                | NoAnswerCause::NoStream
+                | NoAnswerCause::Other,
+            )
+            | None => "",
+        };
+        Some(Finding::not_asked("", what, format_args!("on the host of {node}: meshctl doctor{more}")))
     }
-}
-
-fn fault(what: String, remedy: String) -> Finding {
-    Finding::new(Severity::Error, "", what, remedy)
 }
 
 /// Seconds by which a clock is ahead that said `time` between `before` and `after`: as few as explain it.

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::net::ToSocketAddrs as _;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::fs::{Access, FlockOperation, access, flock};
@@ -339,18 +339,20 @@ impl Findings {
         }
     }
 
-    /// A program is found on the search path unless its name has a slash.
-    fn program(&mut self, what: impl Display, program: &str) {
-        let runs = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-        let found = if program.contains('/') {
-            runs(Path::new(program))
-        } else {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&path).any(|directory| runs(&directory.join(program)))
-        };
-        if !found {
-            let missing = format!("there is no program {program:?} that can be run");
+    fn program(&mut self, what: impl Display, name: &str) {
+        if program(name).is_none() {
+            let missing = format!("there is no program {name:?} that can be run");
             self.find(Severity::Error, what, missing, Some(PROGRAM));
         }
     }
+}
+
+/// A program that can be run. It is looked for on the search path unless its name has a slash.
+pub(super) fn program(name: &str) -> Option<PathBuf> {
+    let runs = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(runs);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(runs)
 }

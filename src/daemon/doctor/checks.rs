@@ -2,14 +2,10 @@
 //! remedies.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::path::Path;
 
-use jiff::Timestamp;
-use regex::Regex;
-
 use super::facts::{HostFacts, Space};
-use crate::rpc::report::finding::{Finding, Severity};
+use crate::rpc::report::finding::Finding;
 use crate::work::reserve;
 
 /// Open files with which a node of some hundred jobs and links comes by.
@@ -30,84 +26,54 @@ const DENIALS: usize = 3;
 const PACKAGED: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"];
 
 /// Each check of a host.
-const CHECKS: [fn(&HostFacts) -> Vec<Finding>; 12] = [
-    certificates,
-    disk,
-    tmp,
-    open_files,
-    inotify,
-    runner,
-    units,
-    selinux,
-    fapolicyd,
-    firewalld,
-    subordinate_ids,
-    linger,
-];
+const CHECKS: [fn(&HostFacts, &mut Vec<Finding>); 11] =
+    [certificates, disk, tmp, open_files, inotify, runners, units, selinux, fapolicyd, firewalld, users];
 
 /// What all checks find.
 pub(super) fn all(facts: &HostFacts) -> Vec<Finding> {
-    CHECKS.iter().flat_map(|check| check(facts)).collect()
+    let mut found = Vec::new();
+    CHECKS.iter().for_each(|check| check(facts, &mut found));
+    found
 }
 
-fn fault(place: impl Display, what: impl Display, remedy: impl Display) -> Finding {
-    Finding::new(Severity::Error, place, what, remedy)
-}
-
-fn advice(place: impl Display, what: impl Display, remedy: impl Display) -> Finding {
-    Finding::new(Severity::Warning, place, what, remedy)
-}
-
-fn certificates(facts: &HostFacts) -> Vec<Finding> {
+fn certificates(facts: &HostFacts, found: &mut Vec<Finding>) {
     let renew = format!(
         "on the control node: meshctl node renew {}; or by hand: meshctl cert makereq and signreq. It is reloaded without a \
          restart",
         facts.node
     );
-    let told = |(file, &end): (&std::path::PathBuf, &Timestamp)| {
+    found.extend(facts.ends.iter().map(|(file, end)| {
         let left = end.duration_since(facts.now);
-        match left.is_negative() {
-            true => fault(
-                file.display(),
-                format_args!("the certificate has expired on {end}: other nodes refuse it"),
-                &renew,
-            ),
-            false => {
-                let days = left.as_hours() / 24;
-                advice(
-                    file.display(),
-                    format_args!("the certificate expires on {end}, in {days} days"),
-                    &renew,
-                )
-            }
+        if left.is_negative() {
+            let what = format!("the certificate has expired on {end}: other nodes refuse it");
+            return Finding::fault(file.display(), what, &renew);
         }
-    };
-    facts.ends.iter().map(told).collect()
+        let what = format!("the certificate expires on {end}, in {} days", left.as_hours() / 24);
+        Finding::advice(file.display(), what, &renew)
+    }));
 }
 
 fn size(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-fn disk(facts: &HostFacts) -> Vec<Finding> {
-    let Some(data) = &facts.data else { return Vec::new() };
+fn disk(facts: &HostFacts, found: &mut Vec<Finding>) {
+    let Some(data) = &facts.data else { return };
     let place = format!("datadir {}", data.path.display());
     let room = "delete what is not needed: meshctl work list shows units, meshctl work release deletes them; du -x -d 2 \
                 shows what else is there";
     let reserve = reserve::Space { free: data.free, size: data.size }.reserve(facts.reserve);
-    let mut found = Vec::new();
     if data.free < reserve {
-        let (free, size, reserve) = (size(data.free), size(data.size), size(reserve));
+        let [free, size, reserve] = [data.free, data.size, reserve].map(size);
         let what =
             format!("{free} of {size} are free, less than the reserve of {reserve}: new work is refused");
-        found.push(fault(&place, what, room));
+        found.push(Finding::fault(&place, what, room));
     }
     if is_short_of_inodes(data) {
         let what =
             format!("{} of {} inodes are free: soon no file can be made", data.free_inodes, data.inodes);
-        found.push(fault(&place, what, room));
+        found.push(Finding::fault(&place, what, room));
     }
-    found
 }
 
 /// File systems without a fixed number say 0.
@@ -115,10 +81,9 @@ fn is_short_of_inodes(space: &Space) -> bool {
     space.inodes > 0 && space.free_inodes < space.inodes / INODES_PART
 }
 
-fn tmp(facts: &HostFacts) -> Vec<Finding> {
-    let Some(tmp) = facts.tmp.as_ref().filter(|_| facts.runs_jobs) else { return Vec::new() };
-    let place = &tmp.path.display();
-    let mut found = Vec::new();
+fn tmp(facts: &HostFacts, found: &mut Vec<Finding>) {
+    let Some(tmp) = facts.tmp.as_ref().filter(|_| facts.runs_jobs) else { return };
+    let place = tmp.path.display();
     if tmp.free < LEAST_TMP || is_short_of_inodes(tmp) || tmp.is_read_only {
         let what = match tmp.is_read_only {
             true => "it is read-only: jobs cannot make their files".to_owned(),
@@ -126,7 +91,7 @@ fn tmp(facts: &HostFacts) -> Vec<Finding> {
         };
         let remedy =
             format!("delete what is old there: find {place} -xdev -mtime +7 -delete; or make it larger");
-        found.push(fault(place, what, remedy));
+        found.push(Finding::fault(&place, what, remedy));
     }
     if tmp.is_noexec {
         let what = "it is mounted noexec: programs that a job puts there do not start";
@@ -134,60 +99,53 @@ fn tmp(facts: &HostFacts) -> Vec<Finding> {
             "mount -o remount,exec {place}; or name another directory: remote_tmp in ansible.cfg, TMPDIR in `env` of the \
              work type"
         );
-        found.push(advice(place, what, remedy));
+        found.push(Finding::advice(&place, what, remedy));
     }
-    found
 }
 
-fn open_files(facts: &HostFacts) -> Vec<Finding> {
-    let Some(files) = facts.files.filter(|files| *files < FEWEST_FILES) else { return Vec::new() };
-    let what = format!("the daemon may open {files} files: each link, unit and client needs some");
-    vec![fault(
-        "limit of open files",
-        what,
-        "LimitNOFILE=524288 in the unit: systemctl edit meshd; or ulimit -Hn",
-    )]
+fn open_files(facts: &HostFacts, found: &mut Vec<Finding>) {
+    if let Some(files) = facts.files.filter(|files| *files < FEWEST_FILES) {
+        let what = format!("the daemon may open {files} files: each link, unit and client needs some");
+        let remedy = "LimitNOFILE=524288 in the unit: systemctl edit meshd; or ulimit -Hn";
+        found.push(Finding::fault("limit of open files", what, remedy));
+    }
 }
 
-fn inotify(facts: &HostFacts) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let place = "inotify";
+fn inotify(facts: &HostFacts, found: &mut Vec<Finding>) {
+    let raise = |limit| format!("sysctl -w fs.inotify.{limit}, and in /etc/sysctl.d");
     if let Some(error) = &facts.no_inotify {
         let what =
             format!("no instance can be had ({error}): changes are noticed late, by looking again and again");
-        found.push(advice(place, what, "sysctl -w fs.inotify.max_user_instances=1024, and in /etc/sysctl.d"));
+        found.push(Finding::advice("inotify", what, raise("max_user_instances=1024")));
     }
     if let Some(watches) = facts.watches.filter(|watches| *watches < FEWEST_WATCHES) {
         let what =
             format!("{watches} directories may be watched: with more running units, output comes late");
-        found.push(advice(place, what, "sysctl -w fs.inotify.max_user_watches=65536, and in /etc/sysctl.d"));
+        found.push(Finding::advice("inotify", what, raise("max_user_watches=65536")));
     }
-    found
 }
 
-fn runner(facts: &HostFacts) -> Vec<Finding> {
+fn runners(facts: &HostFacts, found: &mut Vec<Finding>) {
     let (major, minor) = OLDEST_RUNNER;
-    let told = |(place, said): &(String, Result<String, String>)| match said {
-        Err(why) => Some(fault(
-            place,
-            format_args!("it does not say its version: {why}"),
-            "run it by hand with --version as the daemon's user; reinstall it: pip install --force-reinstall ansible-runner",
-        )),
-        Ok(version) => match numbers(version) {
-            Some(found) if found < OLDEST_RUNNER => Some(fault(
+    for (place, said) in &facts.runners {
+        found.push(match said.as_ref().map(|version| (version, numbers(version))) {
+            Ok((_, Some(numbers))) if numbers >= OLDEST_RUNNER => continue,
+            Ok((version, Some(_))) => Finding::fault(
                 place,
                 format_args!("it is version {version}: `ansible-runner worker` needs {major}.{minor}"),
                 format_args!("pip install --upgrade 'ansible-runner>={major}.{minor}'"),
-            )),
-            Some(_) => None,
-            None => Some(advice(
+            ),
+            Ok((version, None)) => {
+                let what = format!("its version is not understood: {version:?}");
+                Finding::advice(place, what, "see that it is ansible-runner")
+            }
+            Err(why) => Finding::fault(
                 place,
-                format_args!("its version is not understood: {version:?}"),
-                "see that it is ansible-runner",
-            )),
-        },
-    };
-    facts.runners.iter().filter_map(told).collect()
+                format_args!("it does not say its version: {why}"),
+                "run it by hand with --version as the daemon's user; reinstall it: pip install --force-reinstall ansible-runner",
+            ),
+        });
+    }
 }
 
 fn numbers(version: &str) -> Option<(u32, u32)> {
@@ -195,158 +153,138 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn units(facts: &HostFacts) -> Vec<Finding> {
-    let told = |(path, is_masked): &(std::path::PathBuf, bool)| {
-        let unit = path.file_name().unwrap_or_default().to_string_lossy();
-        match is_masked {
-            true => {
-                let remedy = format!("systemctl unmask {unit} && systemctl enable --now {unit}");
-                fault(path.display(), "the unit is masked: it does not start", remedy)
-            }
-            false => {
-                let what = "it hides the unit of the package: upgrades do not change it";
-                let remedy = format!(
-                    "move its changes to a drop-in (systemctl edit {unit}), then: systemctl revert {unit}"
-                );
-                advice(path.display(), what, remedy)
-            }
+fn units(facts: &HostFacts, found: &mut Vec<Finding>) {
+    found.extend(facts.hidden_units.iter().map(|(path, is_masked)| {
+        let unit = path.file_name().unwrap_or_default().display();
+        if *is_masked {
+            let remedy = format!("systemctl unmask {unit} && systemctl enable --now {unit}");
+            return Finding::fault(path.display(), "the unit is masked: it does not start", remedy);
         }
-    };
-    facts.hidden_units.iter().map(told).collect()
+        let what = "it hides the unit of the package: upgrades do not change it";
+        let remedy =
+            format!("move its changes to a drop-in (systemctl edit {unit}), then: systemctl revert {unit}");
+        Finding::advice(path.display(), what, remedy)
+    }));
 }
 
-/// What our processes are called in the audit log: the daemon, its threads, and the commands of work types.
-fn names(facts: &HostFacts) -> BTreeSet<String> {
-    let files = facts.programs.iter().filter_map(|(_, path)| path.file_name());
-    let names = files.map(|name| name.to_string_lossy().chars().take(15).collect());
-    names.chain(["meshd", "tokio-rt-worker"].map(str::to_owned)).collect()
-}
+/// A record of the audit log.
+#[derive(Clone, Copy)]
+struct Record<'a>(&'a str);
 
-/// The event's time and number in a record of the audit log.
-fn event(record: &str) -> Option<(i64, &str)> {
-    let id = record.split_once("msg=audit(")?.1.split_once(')')?.0;
-    Some((id.split(['.', ':']).next()?.parse().ok()?, id))
-}
+impl<'a> Record<'a> {
+    /// Those of a type that are not history.
+    fn recent(facts: &'a HostFacts, kind: &str) -> impl Iterator<Item = Self> {
+        let since = facts.now.as_second() - RECENT_SECONDS;
+        let records = facts.audit.as_deref().unwrap_or_default().lines().map(Record);
+        records.filter(move |record| {
+            let seconds = record.event().and_then(|id| id.split(['.', ':']).next()?.parse::<i64>().ok());
+            record.0.starts_with(kind) && seconds.is_some_and(|at| at >= since)
+        })
+    }
 
-fn field<'a>(record: &'a str, name: &str) -> Option<&'a str> {
-    let words = record.split_whitespace().filter_map(|word| word.split_once('='));
-    words.filter(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"')).next()
-}
+    /// The time and the number of its event, which records share.
+    fn event(self) -> Option<&'a str> {
+        Some(self.0.split_once("msg=audit(")?.1.split_once(')')?.0)
+    }
 
-fn recent<'a>(facts: &'a HostFacts, kind: &'a str) -> impl Iterator<Item = &'a str> {
-    let since = facts.now.as_second() - RECENT_SECONDS;
-    let records = facts.audit.as_deref().unwrap_or_default().lines();
-    records.filter(move |record| record.starts_with(kind) && event(record).is_some_and(|(at, _)| at >= since))
+    fn field(self, name: &str) -> Option<&'a str> {
+        let mut fields = self.0.split_whitespace().filter_map(|word| word.split_once('='));
+        fields.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))
+    }
+
+    /// The name of the process, if it is the daemon, one of its threads, or the command of a work type.
+    fn ours(self, facts: &HostFacts) -> Option<&'a str> {
+        let name = self.field("comm")?;
+        let is_of = |path: &Path| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            file.chars().take(15).eq(name.chars())
+        };
+        let is_ours = ["meshd", "tokio-rt-worker"].contains(&name)
+            || facts.programs.iter().any(|(_, path)| is_of(path));
+        is_ours.then_some(name)
+    }
+
+    /// What SELinux denied to one of ours.
+    fn denial(self, facts: &HostFacts) -> Option<String> {
+        let (name, class) = (self.ours(facts)?, self.field("tclass").unwrap_or("object"));
+        let what = self.0.split_once("denied ")?.1.split_once("{ ")?.1.split_once(" }")?.0;
+        let on = ["name", "path", "src"].iter().find_map(|field| self.field(field)).unwrap_or_default();
+        Some(format!("{name} may not {what} {class} {on}").trim_end().to_owned())
+    }
 }
 
 fn unread_log(place: &str) -> Finding {
-    Finding::new(
-        Severity::NotAsked,
-        place,
-        "what was denied: /var/log/audit/audit.log cannot be read by this user",
-        "as root: ausearch -m AVC,FANOTIFY -ts today",
-    )
+    let what = "what was denied: /var/log/audit/audit.log cannot be read by this user";
+    Finding::not_asked(place, what, "as root: ausearch -m AVC,FANOTIFY -ts today")
 }
 
-fn selinux(facts: &HostFacts) -> Vec<Finding> {
+fn selinux(facts: &HostFacts, found: &mut Vec<Finding>) {
     if !facts.selinux_enforces {
-        return Vec::new();
+        return;
     }
-    if facts.audit.is_none() {
-        return vec![unread_log("SELinux")];
-    }
-    let names = names(facts);
-    let Ok(denied) = Regex::new(r"denied\s+\{ ([^}]*) \}") else { return Vec::new() };
-    let is_ours = |record: &&str| field(record, "comm").is_some_and(|name| names.contains(name));
-    let told = |record: &str| {
-        let what = denied.captures(record).map(|found| found[1].to_owned())?;
-        let on = field(record, "name").or_else(|| field(record, "path")).or_else(|| field(record, "src"));
-        let (comm, class) = (field(record, "comm")?, field(record, "tclass").unwrap_or("object"));
-        Some(format!("{comm} may not {what} {class} {}", on.unwrap_or_default()).trim_end().to_owned())
-    };
-    let denials: BTreeSet<String> = recent(facts, "type=AVC").filter(is_ours).filter_map(told).collect();
+    let denials = Record::recent(facts, "type=AVC").filter_map(|record| record.denial(facts));
+    let denials: BTreeSet<String> = denials.collect();
     let remedy = "restorecon -Rv /usr/bin/meshd /var/lib/meshd /run/meshd; if it stays so: ausearch -m AVC -ts today | \
                   audit2allow -M meshd-local, read it, semodule -i meshd-local.pp";
-    denials.into_iter().take(DENIALS).map(|what| fault("SELinux", what, remedy)).collect()
+    let told = denials.iter().take(DENIALS).map(|what| Finding::fault("SELinux", what, remedy));
+    found.extend(told.chain(facts.audit.is_none().then(|| unread_log("SELinux"))));
 }
 
-fn fapolicyd(facts: &HostFacts) -> Vec<Finding> {
+fn fapolicyd(facts: &HostFacts, found: &mut Vec<Finding>) {
     if !facts.fapolicyd_enforces {
-        return Vec::new();
+        return;
+    }
+    let is_trusted = |path: &Path| {
+        let mut files = facts.trusted.lines().filter_map(|line| line.split_whitespace().next());
+        PACKAGED.iter().any(|place| path.starts_with(place)) || files.any(|file| Path::new(file) == path)
+    };
+    for (place, path) in facts.programs.iter().filter(|(_, path)| !is_trusted(path)) {
+        let path = path.display();
+        let what = format!("fapolicyd does not know {path}, which is from no package: it may not start");
+        let remedy = format!("fapolicyd-cli --file add {path} && fapolicyd-cli --update");
+        found.push(Finding::advice(place, what, remedy));
     }
     // One remark about the log is enough.
-    let unread = (facts.audit.is_none() && !facts.selinux_enforces).then(|| unread_log("fapolicyd"));
-    let is_trusted = |path: &Path| {
-        PACKAGED.iter().any(|place| path.starts_with(place))
-            || facts
-                .trusted
-                .lines()
-                .any(|line| line.split_whitespace().next().is_some_and(|file| Path::new(file) == path))
-    };
-    let untrusted = facts.programs.iter().filter(|(_, path)| !is_trusted(path)).map(|(place, path)| {
-        let path = path.display();
-        let remedy = format!("fapolicyd-cli --file add {path} && fapolicyd-cli --update");
-        advice(
-            place,
-            format_args!("fapolicyd does not know {path}, which is from no package: it may not start"),
-            remedy,
-        )
-    });
-    let mut found: Vec<Finding> = untrusted.chain(unread).collect();
-    let names = names(facts);
-    let denied: BTreeSet<&str> = recent(facts, "type=FANOTIFY")
-        .filter(|record| field(record, "resp") == Some("2"))
-        .filter_map(|record| Some(event(record)?.1))
-        .collect();
-    let calls = recent(facts, "type=SYSCALL")
-        .filter(|record| event(record).is_some_and(|(_, id)| denied.contains(id)));
-    let programs: BTreeSet<&str> =
-        calls.filter_map(|record| field(record, "comm")).filter(|name| names.contains(*name)).collect();
-    found.extend(programs.into_iter().map(|name| {
-        let remedy = "fapolicyd-cli --file add FILE && fapolicyd-cli --update; fapolicyd --debug-deny says which file it is";
-        fault("fapolicyd", format_args!("{name} was denied a file or a program"), remedy)
-    }));
-    found
+    found.extend((facts.audit.is_none() && !facts.selinux_enforces).then(|| unread_log("fapolicyd")));
+    let denied = Record::recent(facts, "type=FANOTIFY").filter(|record| record.field("resp") == Some("2"));
+    let denied: BTreeSet<_> = denied.map(Record::event).collect();
+    let calls = Record::recent(facts, "type=SYSCALL").filter(|record| denied.contains(&record.event()));
+    let programs: BTreeSet<&str> = calls.filter_map(|record| record.ours(facts)).collect();
+    let remedy = "fapolicyd-cli --file add FILE && fapolicyd-cli --update; fapolicyd --debug-deny says which file it is";
+    let told =
+        |name| Finding::fault("fapolicyd", format_args!("{name} was denied a file or a program"), remedy);
+    found.extend(programs.into_iter().map(told));
 }
 
-fn firewalld(facts: &HostFacts) -> Vec<Finding> {
-    let Some(firewall) = facts.firewall.as_ref().filter(|firewall| !firewall.accepts_all) else {
-        return Vec::new();
-    };
-    let is_open = |port: u16, protocol: &str| {
-        firewall.open.iter().any(|(first, last, kind)| (*first..=*last).contains(&port) && kind == protocol)
-    };
-    let closed = facts.ports.iter().filter(|(_, port, protocol)| !is_open(*port, protocol));
-    let told = closed.map(|(place, port, protocol)| {
-        let what =
-            format!("firewalld's files do not let in {protocol} port {port}: other hosts cannot dial it");
-        let remedy =
-            format!("firewall-cmd --permanent --add-port={port}/{protocol} && firewall-cmd --reload");
-        advice(place, what, remedy)
-    });
-    told.collect()
+fn firewalld(facts: &HostFacts, found: &mut Vec<Finding>) {
+    let Some(firewall) = facts.firewall.as_ref().filter(|firewall| !firewall.accepts_all) else { return };
+    for (place, port, protocol) in &facts.ports {
+        let mut open = firewall.open.iter();
+        if !open.any(|(first, last, kind)| (*first..=*last).contains(port) && kind == protocol) {
+            let what =
+                format!("firewalld's files do not let in {protocol} port {port}: other hosts cannot dial it");
+            let remedy =
+                format!("firewall-cmd --permanent --add-port={port}/{protocol} && firewall-cmd --reload");
+            found.push(Finding::advice(place, what, remedy));
+        }
+    }
 }
 
-fn subordinate_ids(facts: &HostFacts) -> Vec<Finding> {
-    let lacking = facts.users.iter().filter(|user| !user.has_subordinates);
-    let told = lacking.map(|user| {
-        let name = &user.name;
-        let what = "it has no range in /etc/subuid and /etc/subgid: rootless podman does not start containers for it";
-        let remedy = format!(
-            "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}; then, as {name}: podman system migrate"
-        );
-        advice(format_args!("user {name}"), what, remedy)
-    });
-    told.collect()
-}
-
-fn linger(facts: &HostFacts) -> Vec<Finding> {
-    let lacking = facts.users.iter().filter(|user| user.lingers == Some(false));
-    let told = lacking.map(|user| {
-        let what = "it does not linger: it has no /run/user directory, which rootless podman needs";
-        advice(format_args!("user {}", user.name), what, format_args!("loginctl enable-linger {}", user.name))
-    });
-    told.collect()
+fn users(facts: &HostFacts, found: &mut Vec<Finding>) {
+    for user in &facts.users {
+        let (name, place) = (&user.name, format!("user {}", user.name));
+        if !user.has_subordinates {
+            let what = "it has no range in /etc/subuid and /etc/subgid: rootless podman does not start containers for it";
+            let remedy = format!(
+                "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}; then, as {name}: podman system migrate"
+            );
+            found.push(Finding::advice(&place, what, remedy));
+        }
+        if user.lingers == Some(false) {
+            let what = "it does not linger: it has no /run/user directory, which rootless podman needs";
+            found.push(Finding::advice(&place, what, format_args!("loginctl enable-linger {name}")));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::unistd::{Uid, User};
-use regex::Regex;
-use rustix::fs::{Access, StatVfsMountFlags, access, inotify, statvfs};
+use rustix::fs::{StatVfsMountFlags, inotify, statvfs};
 use rustix::process::{Resource, getrlimit};
+use tokio::time::timeout;
 
-use crate::config::{Component, Config, HostPort, Link};
+use crate::config::{Component, Config, Link};
+use crate::daemon::check::program;
 use crate::daemon::wiring;
 use crate::tls::{ClientProfile, ServerProfile};
 use crate::work::{CommandType, SYNC};
@@ -100,6 +101,7 @@ pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
     let types = wiring::work_types(config);
     let commands: Vec<&CommandType> =
         types.iter().filter(|kind| kind.pods.is_none() && kind.name != SYNC).collect();
+    let programs = programs(&commands);
     HostFacts {
         now: Timestamp::now(),
         node: config.node.id.to_string(),
@@ -118,12 +120,12 @@ pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
                 .text("/etc/fapolicyd/fapolicyd.conf")
                 .is_none_or(|text| setting(&text, "permissive") != "1"),
         trusted: host.trusted(),
-        programs: host.programs(&commands),
         firewall: host.runs("firewalld").then(|| host.firewall()),
         ports: ports(config),
         hidden_units: host.hidden_units(),
         users: host.users(&commands),
-        runners: versions(&commands),
+        runners: versions(&programs),
+        programs,
     }
 }
 
@@ -177,52 +179,32 @@ impl Host<'_> {
         })
     }
 
-    /// The files in a directory that can be read, by name.
-    fn files(&self, directory: &str) -> Vec<(String, String)> {
+    /// The texts of the files in a directory.
+    fn texts(&self, directory: &str) -> impl Iterator<Item = String> {
         let entries = std::fs::read_dir(self.at(directory)).into_iter().flatten().flatten();
-        let read = |entry: std::fs::DirEntry| {
-            Some((entry.file_name().into_string().ok()?, std::fs::read_to_string(entry.path()).ok()?))
-        };
-        let mut files: Vec<_> = entries.filter_map(read).collect();
-        files.sort();
-        files
+        entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
     }
 
     fn trusted(&self) -> String {
-        let lists = self.files("/etc/fapolicyd/trust.d").into_iter().map(|(_, text)| text);
-        self.text("/etc/fapolicyd/fapolicyd.trust").into_iter().chain(lists).collect::<Vec<_>>().join("\n")
-    }
-
-    fn programs(&self, commands: &[&CommandType]) -> Vec<(String, PathBuf)> {
-        let own = std::env::current_exe().ok().map(|path| ("meshd".to_owned(), path));
-        let of_types = commands
-            .iter()
-            .filter_map(|kind| Some((format!("work type {}", kind.name), find(&kind.command)?)));
-        own.into_iter().chain(of_types).collect()
+        let list = self.text("/etc/fapolicyd/fapolicyd.trust").into_iter();
+        list.chain(self.texts("/etc/fapolicyd/trust.d")).collect::<Vec<_>>().join("\n")
     }
 
     fn firewall(&self) -> Firewall {
         let definition = |kind: &str, name: &str| {
-            ["/etc/firewalld", "/usr/lib/firewalld"]
-                .iter()
-                .find_map(|place| self.text(format!("{place}/{kind}/{name}.xml")))
+            let mut places = ["/etc/firewalld", "/usr/lib/firewalld"].iter();
+            places.find_map(|place| self.text(format!("{place}/{kind}/{name}.xml")))
         };
         let settings = self.text("/etc/firewalld/firewalld.conf").unwrap_or_default();
-        let default = match setting(&settings, "DefaultZone") {
-            "" => "public",
-            zone => zone,
-        };
-        let is_used =
-            |(_, text): &(String, String)| text.contains("<interface ") || text.contains("<source ");
-        let used = self.files("/etc/firewalld/zones").into_iter().filter(is_used).map(|(_, text)| text);
+        let default = Some(setting(&settings, "DefaultZone")).filter(|zone| !zone.is_empty());
+        let is_used = |zone: &String| zone.contains("<interface ") || zone.contains("<source ");
+        let used = self.texts("/etc/firewalld/zones").filter(is_used);
         let mut found = Firewall::default();
-        for zone in definition("zones", default).into_iter().chain(used) {
+        for zone in definition("zones", default.unwrap_or("public")).into_iter().chain(used) {
             found.accepts_all |= zone.contains("target=\"ACCEPT\"");
-            found.open.extend(open_ports(&zone));
-            for service in elements(&zone, "service").filter_map(|attributes| attribute(&attributes, "name"))
-            {
-                found.open.extend(definition("services", &service).iter().flat_map(|text| open_ports(text)));
-            }
+            let services = elements(&zone, "service").filter_map(|service| attribute(service, "name"));
+            let services = services.filter_map(|service| definition("services", service));
+            found.open.extend(services.chain([zone.clone()]).flat_map(|text| open_ports(&text)));
         }
         found
     }
@@ -230,18 +212,15 @@ impl Host<'_> {
     /// With true where the unit is masked.
     fn hidden_units(&self) -> Vec<(PathBuf, bool)> {
         let is_packaged = |unit: &&&str| {
-            ["/usr/lib/systemd/system", "/lib/systemd/system"]
-                .iter()
-                .any(|place| self.at(place).join(unit).exists())
+            let mut places = ["/usr/lib/systemd/system", "/lib/systemd/system"].iter();
+            places.any(|place| self.at(place).join(unit).exists())
         };
-        let hides = |unit: &str| {
-            let path = self.at("/etc/systemd/system").join(unit);
-            let found = std::fs::symlink_metadata(&path).ok()?;
-            let is_masked =
-                found.is_symlink() && std::fs::read_link(&path).is_ok_and(|to| to == Path::new("/dev/null"));
-            Some((path, is_masked))
-        };
-        UNITS.iter().filter(is_packaged).filter_map(|unit| hides(unit)).collect()
+        let own = UNITS.iter().filter(is_packaged).map(|unit| self.at("/etc/systemd/system").join(unit));
+        let found = own.filter(|path| path.symlink_metadata().is_ok()).map(|path| {
+            let is_masked = std::fs::read_link(&path).is_ok_and(|to| to == Path::new("/dev/null"));
+            (path, is_masked)
+        });
+        found.collect()
     }
 
     /// Where podman is: nobody else needs subordinate IDs.
@@ -278,25 +257,27 @@ fn setting<'a>(text: &'a str, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// The attributes of each element of that name.
-fn elements(xml: &str, name: &str) -> impl Iterator<Item = String> + use<> {
-    let element = Regex::new(&format!(r"<{name}\s+([^>]*)>")).ok();
-    let found = element
-        .into_iter()
-        .flat_map(|element| element.captures_iter(xml).map(|found| found[1].to_owned()).collect::<Vec<_>>());
-    found.collect::<Vec<_>>().into_iter()
+/// The attributes of each element of that name, which have some.
+fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let tags = xml.split('<').filter_map(|text| text.split_once('>'));
+    tags.filter_map(move |(tag, _)| {
+        tag.strip_prefix(name).filter(|rest| rest.starts_with(char::is_whitespace))
+    })
 }
 
-fn attribute(attributes: &str, name: &str) -> Option<String> {
-    let quoted = Regex::new(&format!(r#"\b{name}="([^"]*)""#)).ok()?;
-    Some(quoted.captures(attributes)?[1].to_owned())
+fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = attributes.split_whitespace();
+    words
+        .find_map(|word| word.strip_prefix(name)?.strip_prefix("=\"")?.split_once('"'))
+        .map(|(value, _)| value)
 }
 
+/// First and last port, protocol.
 fn open_ports(xml: &str) -> Vec<(u16, u16, String)> {
-    let read = |attributes: String| {
-        let (range, protocol) = (attribute(&attributes, "port")?, attribute(&attributes, "protocol")?);
-        let (first, last) = range.split_once('-').unwrap_or((&range, &range));
-        Some((first.parse().ok()?, last.parse().ok()?, protocol))
+    let read = |attributes| {
+        let (range, protocol) = (attribute(attributes, "port")?, attribute(attributes, "protocol")?);
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some((first.parse().ok()?, last.parse().ok()?, protocol.to_owned()))
     };
     elements(xml, "port").filter_map(read).collect()
 }
@@ -311,59 +292,48 @@ fn ends(config: &Config) -> BTreeMap<PathBuf, Timestamp> {
 }
 
 fn ports(config: &Config) -> Vec<(String, u16, &'static str)> {
-    let of_link = |link: &Link| -> Option<(HostPort, &'static str)> {
-        match link {
-            Link::TcpListener(listener) => Some((listener.bind.clone(), "tcp")),
-            Link::WebSocketListener(listener) => Some((listener.bind.clone(), "tcp")),
-            Link::UdpListener(listener) => Some((listener.bind.clone(), "udp")),
-            Link::QuicListener(listener) => Some((listener.bind.clone(), "udp")),
-            Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_) => None,
-        }
-    };
     let open = config.components().into_iter().filter_map(|component| {
         let Component::Link(link) = &component else { return None };
-        let (bind, protocol) = of_link(link).filter(|(bind, _)| !bind.is_loopback() && bind.port != 0)?;
-        Some((component.to_string(), bind.port, protocol))
+        let (bind, protocol) = match link {
+            Link::TcpListener(listener) => (&listener.bind, "tcp"),
+            Link::WebSocketListener(listener) => (&listener.bind, "tcp"),
+            Link::UdpListener(listener) => (&listener.bind, "udp"),
+            Link::QuicListener(listener) => (&listener.bind, "udp"),
+            Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_) => return None,
+        };
+        let is_dialled = !bind.is_loopback() && bind.port != 0;
+        is_dialled.then(|| (component.to_string(), bind.port, protocol))
     });
     open.collect()
 }
 
-/// A program on the search path.
-fn find(program: &str) -> Option<PathBuf> {
-    let runs = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-    if program.contains('/') {
-        return Some(PathBuf::from(program)).filter(runs);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(runs)
+/// The daemon's program, and those of work types that can be run.
+fn programs(commands: &[&CommandType]) -> Vec<(String, PathBuf)> {
+    let own = std::env::current_exe().ok().map(|path| ("meshd".to_owned(), path));
+    let of = |kind: &&CommandType| Some((format!("work type {}", kind.name), program(&kind.command)?));
+    own.into_iter().chain(commands.iter().filter_map(of)).collect()
 }
 
-/// Each ansible-runner that can be run.
-fn versions(commands: &[&CommandType]) -> Vec<(String, Result<String, String>)> {
-    let is_runner = |kind: &&&CommandType| Path::new(&kind.command).ends_with("ansible-runner");
+/// What each ansible-runner among them says of its version.
+fn versions(programs: &[(String, PathBuf)]) -> Vec<(String, Result<String, String>)> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
-    let version = |kind: &&CommandType| {
-        let program = find(&kind.command)?;
-        let ran = runtime.block_on(async {
-            let mut command = tokio::process::Command::new(&program);
-            command.arg("--version").stdin(std::process::Stdio::null()).kill_on_drop(true);
-            tokio::time::timeout(VERSION_WITHIN, command.output()).await
-        });
-        let said = match ran {
-            Ok(Ok(ended)) if ended.status.success() => {
-                Ok(String::from_utf8_lossy(&ended.stdout).trim().to_owned())
-            }
-            Ok(Ok(ended)) => {
+    let ask = |program: &Path| {
+        let mut command = tokio::process::Command::new(program);
+        command.arg("--version").stdin(std::process::Stdio::null()).kill_on_drop(true);
+        let ended = runtime.block_on(async { timeout(VERSION_WITHIN, command.output()).await });
+        let ended = ended.map_err(|_| format!("no answer within {} s", VERSION_WITHIN.as_secs()))?;
+        let ended = ended.map_err(|error| error.to_string())?;
+        match ended.status.success() {
+            true => Ok(String::from_utf8_lossy(&ended.stdout).trim().to_owned()),
+            false => {
                 Err(String::from_utf8_lossy(&ended.stderr).lines().last().unwrap_or_default().to_owned())
             }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", VERSION_WITHIN.as_secs())),
-        };
-        Some((format!("work type {}: {}", kind.name, program.display()), said))
+        }
     };
-    commands.iter().filter(is_runner).filter_map(version).collect()
+    let runners = programs.iter().filter(|(_, program)| program.ends_with("ansible-runner"));
+    runners.map(|(place, program)| (format!("{place}: {}", program.display()), ask(program))).collect()
 }
 
 #[cfg(test)]
@@ -375,7 +345,7 @@ mod tests {
         let zone = r#"<zone target="default"><service name="ssh"/>
             <port protocol="tcp" port="27199"/><port port="100-200" protocol="udp"/></zone>"#;
         assert_eq!(open_ports(zone), [(27199, 27199, "tcp".to_owned()), (100, 200, "udp".to_owned())]);
-        let services: Vec<_> = elements(zone, "service").filter_map(|one| attribute(&one, "name")).collect();
+        let services: Vec<_> = elements(zone, "service").filter_map(|one| attribute(one, "name")).collect();
         assert_eq!(services, ["ssh"]);
     }
 

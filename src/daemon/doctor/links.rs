@@ -22,34 +22,25 @@ const LONG_QUEUE: u64 = 1 << 20;
 
 /// What is wrong with a link that is up.
 pub(super) fn of_session(link: &LinkStatus) -> Vec<Finding> {
+    let LinkStatus { node_id, address, dropped, .. } = link;
+    let place = format!("link to {node_id} by {} {address}", link.transport);
     let mut found = Vec::new();
-    let place = format!("link to {} by {} {}", link.node_id, link.transport, link.address);
     if link.probe_loss > 0.0 {
-        let percent = link.probe_loss * 100.0;
         let severity = if link.probe_loss >= LOSSY { Severity::Error } else { Severity::Warning };
+        let what = format!("{:.0} % of its probes are lost", link.probe_loss * 100.0);
         let remedy = format!(
-            "look at the network in between: ping -c 100 {}, ip -s link; then: meshctl link test {}",
-            host(&link.address),
-            link.node_id
+            "look at the network in between: ping -c 100 {}, ip -s link; then: meshctl link test {node_id}",
+            host(address)
         );
-        found.push(Finding::new(
-            severity,
-            &place,
-            format_args!("{percent:.0} % of its probes are lost"),
-            remedy,
-        ));
+        found.push(Finding::new(severity, &place, what, remedy));
     }
-    if link.dropped > 0 && link.queued_bytes >= LONG_QUEUE {
-        let what = format!(
-            "{} MiB wait, and {} datagrams found no room: it is too slow",
-            link.queued_bytes >> 20,
-            link.dropped
-        );
+    if *dropped > 0 && link.queued_bytes >= LONG_QUEUE {
+        let waiting = link.queued_bytes >> 20;
+        let what = format!("{waiting} MiB wait, and {dropped} datagrams found no room: it is too slow");
         let remedy = format!(
-            "meshctl link test {} measures it; a second way with its own cost takes load off it",
-            link.node_id
+            "meshctl link test {node_id} measures it; a second way with its own cost takes load off it"
         );
-        found.push(Finding::new(Severity::Warning, &place, what, remedy));
+        found.push(Finding::advice(&place, what, remedy));
     }
     found
 }
@@ -82,17 +73,12 @@ enum Dialled {
 }
 
 async fn dial(spec: &DialSpec) -> Dialled {
+    let late = || DialFailure::TimedOut { address: address(spec), limit: backend::DIAL_LIMIT };
     // Beside the dial's own limit: a resolver may hang.
     let dialled = timeout(backend::DIAL_LIMIT * 2, backend::dial(spec)).await;
-    let mut session = match dialled {
-        Ok(Ok(session)) => session,
-        Ok(Err(failure)) => return Dialled::Fails(failure),
-        Err(_) => {
-            return Dialled::Fails(DialFailure::TimedOut {
-                address: address(spec),
-                limit: backend::DIAL_LIMIT,
-            });
-        }
+    let mut session = match dialled.unwrap_or_else(|_| Err(late())) {
+        Ok(session) => session,
+        Err(failure) => return Dialled::Fails(failure),
     };
     match timeout(SPEAKS_WITHIN, session.reader.read_batch(&mut Vec::new())).await {
         Ok(Ok(())) => Dialled::Speaks,
@@ -104,52 +90,51 @@ async fn dial(spec: &DialSpec) -> Dialled {
 /// Why a peer without a session has none.
 fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
     let address = address(spec);
-    let is_udp = matches!(spec, DialSpec::Udp(_) | DialSpec::Quic(_));
-    let (port, protocol) = (port(&address), if is_udp { "udp" } else { "tcp" });
+    let (host, port) = (host(&address), port(&address));
+    let protocol = if matches!(spec, DialSpec::Udp(_) | DialSpec::Quic(_)) { "udp" } else { "tcp" };
     let listens = format!("there: ss -ln 'sport = :{port}', and firewall-cmd --add-port={port}/{protocol}");
-    let fault = |what: String, remedy: String| Finding::new(Severity::Error, place, what, remedy);
-    match dialled {
+    let verify = "meshctl cert verify NAME --ca FILE --node ID";
+    let (what, remedy) = match dialled {
         // Datagrams are sent whether somebody is there or not.
-        Dialled::Silent if matches!(spec, DialSpec::Udp(_)) => fault(
+        Dialled::Silent if matches!(spec, DialSpec::Udp(_)) => (
             format!("no session: nothing comes back from {address}"),
             format!("see that meshd runs and its port is open {listens}"),
         ),
-        Dialled::Ends(why) => fault(
+        Dialled::Speaks | Dialled::Silent => {
+            return Finding::advice(
+                place,
+                format_args!("{address} answers, and there is no session"),
+                "its log says why: it may not allow this node (allowedpeers), have its own link to it, or have two nodes of this name",
+            );
+        }
+        Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
-            "its log says why; if it refuses a certificate: meshctl cert verify NAME --ca FILE --node ID"
-                .to_owned(),
+            format!("its log says why; if it refuses a certificate: {verify}"),
         ),
-        Dialled::Speaks | Dialled::Silent => Finding::new(
-            Severity::Warning,
-            place,
-            format_args!("{address} answers, and there is no session"),
-            "its log says why: it may not allow this node (allowedpeers), have its own link to it, or have two nodes of this name",
-        ),
-        Dialled::Fails(DialFailure::Resolve { source, .. }) => fault(
+        Dialled::Fails(DialFailure::Resolve { source, .. }) => (
             format!("the name in {address} has no address: {source}"),
-            format!("correct the name, or its entry in DNS or /etc/hosts: getent hosts {}", host(&address)),
+            format!("correct the name, or its entry in DNS or /etc/hosts: getent hosts {host}"),
         ),
-        Dialled::Fails(DialFailure::Connect { source, .. })
-            if source.kind() == ErrorKind::ConnectionRefused =>
-        {
-            fault(
+        Dialled::Fails(DialFailure::Connect { source, .. }) => match source.kind() {
+            ErrorKind::ConnectionRefused => (
                 format!("nobody listens at {address}: connection refused"),
                 format!("start meshd there (systemctl start meshd), or correct the port {listens}"),
-            )
-        }
-        Dialled::Fails(DialFailure::Connect { source, .. }) => fault(
-            format!("{address} cannot be reached: {source}"),
-            format!("look for a route and a firewall: ip route get {}", host(&address)),
-        ),
-        Dialled::Fails(DialFailure::Tls { source, .. }) => fault(
+            ),
+            _ => (
+                format!("{address} cannot be reached: {source}"),
+                format!("look for a route and a firewall: ip route get {host}"),
+            ),
+        },
+        Dialled::Fails(DialFailure::Tls { source, .. }) => (
             format!("TLS with {address} fails: {source}"),
-            "compare the certificates of both ends: meshctl cert verify NAME --ca FILE --node ID".to_owned(),
+            format!("compare the certificates of both ends: {verify}"),
         ),
-        Dialled::Fails(DialFailure::TimedOut { limit, .. }) => fault(
+        Dialled::Fails(DialFailure::TimedOut { limit, .. }) => (
             format!("{address} does not answer within {} s: packets are dropped on the way", limit.as_secs()),
             format!("look for a firewall on the way and open the port {listens}"),
         ),
-    }
+    };
+    Finding::fault(place, what, remedy)
 }
 
 /// As in the report of a session.

@@ -18,7 +18,7 @@ use super::reload::Reloader;
 use crate::config::{self, Config, Environment, Invocation, Sources};
 use crate::control::{self, Examine};
 use crate::node::NodeHandle;
-use crate::rpc::report::finding::{Finding, Severity};
+use crate::rpc::report::finding::Finding;
 use crate::tls::Profiles;
 
 /// What helps against what the configuration gets wrong.
@@ -69,27 +69,29 @@ impl Examine for Doctor {
 
 fn unfinished(why: &str) -> Finding {
     let remedy = "meshd check --running --config-dir /etc/meshd/conf.d shows how far it comes";
-    Finding::new(Severity::NotAsked, "checks of the node", why, remedy)
+    Finding::not_asked("checks of the node", why, remedy)
 }
 
 /// Examines a host whose node does not run, by the files of its configuration; `root` is where its files are. Blocks.
 pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
     let args = check::sources(vec![path.display().to_string()]);
-    match config::load(args, &Environment::of_process()) {
+    let found = match config::load(args, &Environment::of_process()) {
         Ok(Invocation::Run(loaded)) => {
-            let warnings = loaded.warnings.iter().map(check::warning).map(with_remedy);
+            let warnings = loaded.warnings.iter().map(check::warning);
             warnings.chain(of_host(&loaded.config, None, root)).collect()
         }
         Ok(Invocation::Help | Invocation::Version) => Vec::new(),
-        Err(errors) => errors.0.iter().map(check::fault).map(with_remedy).collect(),
-    }
+        Err(errors) => errors.0.iter().map(check::fault).collect(),
+    };
+    found.into_iter().map(with_remedy).collect()
 }
 
 /// The configuration and the host. Of a node that runs, `sources` says where its configuration came from.
 fn of_host(config: &Config, sources: Option<&Sources>, root: &Path) -> Vec<Finding> {
-    let configured = check::findings(config, sources.is_some(), true).into_iter().map(with_remedy);
-    let on_disk = sources.map(|sources| of_files(config, sources)).unwrap_or_default();
-    configured.chain(on_disk).chain(checks::all(&facts::gather(config, root))).collect()
+    let mut found = check::findings(config, sources.is_some(), true);
+    found.extend(sources.into_iter().flat_map(|sources| of_files(config, sources)));
+    found.extend(checks::all(&facts::gather(config, root)));
+    found.into_iter().map(with_remedy).collect()
 }
 
 /// Whether a restart would give the same node.
@@ -98,9 +100,8 @@ fn of_files(config: &Config, sources: &Sources) -> Vec<Finding> {
         return Vec::new();
     }
     match sources.load_again() {
-        Err(errors) => errors.0.iter().map(check::fault).map(with_remedy).collect(),
-        Ok(loaded) if loaded.config != *config => vec![Finding::new(
-            Severity::Warning,
+        Err(errors) => errors.0.iter().map(check::fault).collect(),
+        Ok(loaded) if loaded.config != *config => vec![Finding::advice(
             "configuration",
             "its files are not what is in force: they have changed since",
             "meshctl reload; it says if something needs a restart",

@@ -44,6 +44,21 @@ impl Finding {
         let (place, what, remedy) = (place.to_string(), what.to_string(), Some(remedy.to_string()));
         Self { what, place, severity, remedy }
     }
+
+    /// What keeps something from working.
+    pub fn fault(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
+        Self::new(Severity::Error, place, what, remedy)
+    }
+
+    /// What is probably not intended.
+    pub fn advice(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
+        Self::new(Severity::Warning, place, what, remedy)
+    }
+
+    /// What nobody could look at.
+    pub fn not_asked(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
+        Self::new(Severity::NotAsked, place, what, remedy)
+    }
 }
 
 impl fmt::Display for Finding {

@@ -13,13 +13,8 @@ fn well() -> Way {
         "Advertisements": [{"NodeID": "e1", "Service": "control", "Time": "2026-11-26T12:00:00Z", "ConnType": 1,
             "Tags": null, "WorkCommands": [{"WorkType": "cat", "Secure": false}, {"WorkType": "safe", "Secure": true}]}]}))
     .unwrap();
-    let hop = |node: &str| Hop {
-        node: node.to_owned(),
-        sent: 20,
-        answered: 20,
-        fastest: Some(1_000_000),
-        ..Hop::default()
-    };
+    let hop =
+        |node: &str| Hop { node: node.to_owned(), answered: 20, fastest: Some(1_000_000), ..Hop::default() };
     let hops = vec![hop("hop"), hop("e1")];
     Way { from: "a".to_owned(), to: "e1".to_owned(), signs: true, mesh, hops, ..Way::default() }
 }

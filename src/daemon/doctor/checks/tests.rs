@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::daemon::doctor::facts::{Firewall, JobUser};
+use crate::rpc::report::finding::Severity;
 
 /// A host and a node of which nothing is wrong.
 fn well() -> HostFacts {
