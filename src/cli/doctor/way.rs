@@ -32,18 +32,18 @@ const BAD_CLOCK: i64 = 5;
 /// All that was learnt.
 #[derive(Debug, Default)]
 pub(super) struct Way {
-    pub(super) from: String,
-    pub(super) to: String,
+    from: String,
+    to: String,
     /// A work type that the far node ought to have.
-    pub(super) work_type: Option<String>,
+    work_type: Option<String>,
     /// Whether the near node can sign.
-    pub(super) signs: bool,
+    signs: bool,
     /// The mesh as the near node sees it.
-    pub(super) mesh: NodeReport,
+    mesh: NodeReport,
     /// The nodes behind the near one, as far as they answer.
     pub(super) hops: Vec<Hop>,
     /// What ended the trace before the far node.
-    pub(super) broken: Option<String>,
+    broken: Option<String>,
 }
 
 /// One node on the way.
@@ -51,11 +51,11 @@ pub(super) struct Way {
 pub(super) struct Hop {
     pub(super) node: String,
     /// Pings that came back.
-    pub(super) answered: u32,
+    answered: u32,
     /// The fastest answer, in nanoseconds.
-    pub(super) fastest: Option<u64>,
+    fastest: Option<u64>,
     /// Seconds by which its clock is ahead of ours, at least.
-    pub(super) ahead: i64,
+    ahead: i64,
     pub(super) report: DoctorReport,
 }
 
@@ -262,7 +262,7 @@ impl Hop {
     /// What follows from its refusal.
     fn right(&self, signs: bool) -> Option<Finding> {
         let NoAnswer { cause, text } = self.report.refused.as_ref()?;
-        let (node, mut what) = (&self.node, text.as_str());
+        let (node, is_other) = (&self.node, cause.known() == Some(NoAnswerCause::OtherMake));
         let more = match cause.known() {
             Some(NoAnswerCause::WrongKey) => {
                 return Some(Finding::fault(
@@ -272,10 +272,6 @@ impl Hop {
                         "put the public half of this node's work-signing key into the work-verification of {node}"
                     ),
                 ));
-            }
-            Some(NoAnswerCause::OtherMake) => {
-                what = OTHER_MAKE;
-                ""
             }
             Some(NoAnswerCause::NoKey) => "; or configure work-verification there, to be asked from here",
             Some(NoAnswerCause::Unsigned) if !signs => "; or configure work-signing here",
@@ -290,10 +286,12 @@ impl Hop {
                 | NoAnswerCause::Clock
                 | NoAnswerCause::NoRoute
                 | NoAnswerCause::NoStream
+                | NoAnswerCause::OtherMake
                 | NoAnswerCause::Other,
             )
             | None => "",
         };
+        let what = if is_other { OTHER_MAKE } else { text };
         Some(Finding::not_asked("", what, format_args!("on the host of {node}: meshctl doctor{more}")))
     }
 }

@@ -175,10 +175,10 @@ impl<'a> Record<'a> {
     /// Those of a type that are not history.
     fn recent(facts: &'a HostFacts, kind: &str) -> impl Iterator<Item = Self> {
         let since = facts.now.as_second() - RECENT_SECONDS;
-        let records = facts.audit.as_deref().unwrap_or_default().lines().map(Record);
-        records.filter(move |record| {
+        let lines = facts.audit.as_deref().unwrap_or_default().lines();
+        lines.filter(move |line| line.starts_with(kind)).map(Record).filter(move |record| {
             let seconds = record.event().and_then(|id| id.split(['.', ':']).next()?.parse::<i64>().ok());
-            record.0.starts_with(kind) && seconds.is_some_and(|at| at >= since)
+            seconds.is_some_and(|at| at >= since)
         })
     }
 
