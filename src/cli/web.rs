@@ -91,9 +91,9 @@ impl TokenVerb {
                 output.list("tokens", &tokens, COLUMNS, layout)
             }
             Self::Remove { name, file } => {
-                let tokens = AccessTokens::new(file.file);
+                let tokens = AccessTokens::new(file.file.clone());
                 if !tokens.remove(&name).map_err(failed)? {
-                    let message = format!("{} has no token {name}", tokens.path().display());
+                    let message = format!("{} has no token {name}", file.file.display());
                     return Err(Failure::new(Exit::Failed, message));
                 }
                 if output.json {

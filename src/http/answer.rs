@@ -15,25 +15,25 @@ pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
 
 /// A body. An error in it cuts the connection, so that no client takes a part for the whole.
-pub(crate) type Content = UnsyncBoxBody<Bytes, io::Error>;
+pub(crate) type HttpBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What a client gets.
-pub(crate) type Answer = Response<Content>;
+pub(crate) type HttpAnswer = Response<HttpBody>;
 
 /// One whose body is there.
-pub(super) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(super) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = with(Response::new(body), CONTENT_TYPE, content_type);
     *answer.status_mut() = status;
     answer
 }
 
-pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> HttpAnswer {
     whole(status, TEXT, body)
 }
 
 /// None of the types that are answered can fail to be printed.
-pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
     whole(status, JSON, line)
@@ -43,13 +43,13 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
 pub(super) fn stream(
     content_type: &'static str,
     pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-) -> Answer {
+) -> HttpAnswer {
     let body = StreamBody::new(pieces.map_ok(Frame::data)).boxed_unsync();
     with(Response::new(body), CONTENT_TYPE, content_type)
 }
 
 /// The same with one more header.
-pub(super) fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
+pub(super) fn with(mut answer: HttpAnswer, name: HeaderName, value: &'static str) -> HttpAnswer {
     answer.headers_mut().insert(name, HeaderValue::from_static(value));
     answer
 }

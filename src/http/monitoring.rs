@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::answer::{Answer, JSON, bearer, text, whole, with};
+use super::answer::{HttpAnswer, JSON, bearer, text, whole, with};
 use super::server::{HttpClient, Responding, Site};
 use super::token::TokenFile;
 use super::{exposition, metrics};
@@ -31,7 +31,7 @@ enum Who {
     TokenHolders,
 }
 
-type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+type Answering<'a> = Pin<Box<dyn Future<Output = HttpAnswer> + Send + 'a>>;
 
 /// A path and what is answered there.
 struct Route {
@@ -51,7 +51,7 @@ impl Monitoring {
         Self { context, token }
     }
 
-    async fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Answer {
+    async fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> HttpAnswer {
         let Some(route) = ROUTES.iter().find(|route| route.path == path) else {
             return text(StatusCode::NOT_FOUND, "there is nothing here\n");
         };
@@ -79,7 +79,7 @@ impl Site for Monitoring {
 }
 
 /// Lets in whoever shows the token: then there is no answer yet.
-async fn refuse(token: &TokenFile, headers: &HeaderMap) -> Option<Answer> {
+async fn refuse(token: &TokenFile, headers: &HeaderMap) -> Option<HttpAnswer> {
     let refused = text(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
     let refused = with(refused, WWW_AUTHENTICATE, "Bearer");
     let Some(shown) = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
@@ -98,17 +98,17 @@ async fn refuse(token: &TokenFile, headers: &HeaderMap) -> Option<Answer> {
     }
 }
 
-async fn scrape(context: &Context) -> Answer {
+async fn scrape(context: &Context) -> HttpAnswer {
     whole(StatusCode::OK, exposition::TEXT, metrics::page(context).await)
 }
 
 /// The process works, or nobody would answer. Nothing else counts: who restarts a node because its database is away has
 /// two faults.
-fn live() -> Answer {
+fn live() -> HttpAnswer {
     text(StatusCode::OK, "ok\n")
 }
 
-async fn ready(context: &Context) -> Answer {
+async fn ready(context: &Context) -> HttpAnswer {
     let health = context.observer.health().await;
     let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     whole(status, JSON, format!("{}\n", json!(health)))

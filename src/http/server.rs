@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::answer::Answer;
+use super::answer::HttpAnswer;
 use super::slow_reader::SlowReader;
 use crate::os::address::{network_of, open_first, plain, resolve};
 use crate::os::places::Places;
@@ -50,7 +50,7 @@ pub(crate) trait Site: Send + Sync + 'static {
     fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding;
 }
 
-pub(crate) type Responding = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub(crate) type Responding = Pin<Box<dyn Future<Output = HttpAnswer> + Send>>;
 
 /// Who is at the other end, as far as the connection says.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ async fn converse(
     connection.await.map_err(|error| error.to_string())
 }
 
-async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<Incoming>) -> Answer {
+async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<Incoming>) -> HttpAnswer {
     let has_body = !request.body().is_end_stream();
     let takes_one = *request.method() == Method::POST;
     let mut answer = site.respond(client, request).await;

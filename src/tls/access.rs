@@ -2,7 +2,7 @@
 //! the format of the file, its bounds, and that no error shows what is in it. It knows no requests.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -66,10 +66,9 @@ impl FromStr for AccessLevel {
 
 /// A line of the file. It holds a token's hash, not the token.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are those of the line")]
 pub struct AccessToken {
-    /// Whose it is, for the audit.
     pub name: String,
-    /// What it allows.
     pub level: AccessLevel,
     hash: [u8; SHA256_OUTPUT_LEN],
 }
@@ -80,33 +79,17 @@ pub struct AccessTokens(PathBuf);
 
 /// What is wrong with the file, or with a change of it.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says what it is")]
 #[expect(private_interfaces, reason = "what the system says of a file is for people")]
 pub enum AccessError {
-    /// It cannot be read, or others can.
     #[error("tokens {path}: {error}", path = .path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: PrivateFileError,
-    },
-    /// A line is none.
+    Unusable { path: PathBuf, error: PrivateFileError },
     #[error("tokens {path}: line {line} {why}", path = .path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Its number, from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// A name that no token can have.
+    Line { path: PathBuf, line: usize, why: &'static str },
     #[error("{0:?} is no name of a token: {NAME}")]
     Name(String),
-    /// There is a token of that name.
     #[error("there is a token {0} already: remove it first")]
     Taken(String),
-    /// There are too many.
     #[error("there are {MOST} tokens already: remove some")]
     Full,
 }
@@ -142,11 +125,6 @@ impl AccessTokens {
     /// The file at that path, which need not be there yet.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.0
     }
 
     /// All tokens, in the order of the file.
@@ -268,6 +246,7 @@ fn unhex(text: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
 
     use super::*;
 
@@ -281,8 +260,8 @@ mod tests {
         let tokens = file(temp.path());
         let (ci, eve) =
             (tokens.add("ci", AccessLevel::Operate).unwrap(), tokens.add("eve", AccessLevel::Read).unwrap());
-        assert_eq!(fs::metadata(tokens.path()).unwrap().permissions().mode() & 0o777, 0o600);
-        let text = fs::read_to_string(tokens.path()).unwrap();
+        assert_eq!(fs::metadata(&tokens.0).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = fs::read_to_string(&tokens.0).unwrap();
         assert!(text.starts_with("ci operate ") && !text.contains(&ci) && !text.contains(&eve), "{text}");
         let found = tokens.find(ci.as_bytes()).unwrap().unwrap();
         assert_eq!((found.name.as_str(), found.level), ("ci", AccessLevel::Operate));
@@ -307,8 +286,8 @@ mod tests {
         let tokens = file(temp.path());
         let hash = "ab".repeat(32);
         let said = |text: &str, mode| {
-            fs::write(tokens.path(), text).unwrap();
-            fs::set_permissions(tokens.path(), Permissions::from_mode(mode)).unwrap();
+            fs::write(&tokens.0, text).unwrap();
+            fs::set_permissions(&tokens.0, Permissions::from_mode(mode)).unwrap();
             tokens.list().map(|all| all.len()).map_err(|error| error.to_string())
         };
         assert_eq!(said(&format!("# remark\n\n a read {hash}\nb ADMIN {hash}\r\n"), 0o600), Ok(2));

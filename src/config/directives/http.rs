@@ -48,7 +48,7 @@ directive! {
         address: HttpAddress = "127.0.0.1:27191",
         /// tls-server profile
         tls: Option<TlsServerName>,
-        /// level of clients with a certificate: none, read, operate, admin
+        /// level of certificates: none, read, operate, admin
         client_level "clientlevel": AccessLevel = "none",
         /// file of tokens, mode 0600
         tokens: Option<PathBuf>,

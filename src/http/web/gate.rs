@@ -10,8 +10,8 @@ use http::uri::Authority;
 use tokio::time::sleep;
 
 use super::hosts::{is_own_page, only};
-use super::refusal::{Code, Refusal};
-use super::sessions::{LASTS, Sessions};
+use super::refusal::{ApiRefusal, Code};
+use super::sessions::{BrowserSessions, LASTS};
 use crate::http::answer::bearer;
 use crate::http::server::HttpClient;
 use crate::os::address::network_of;
@@ -33,7 +33,7 @@ pub(super) struct Gate {
     client_level: AccessLevel,
     /// The most that anybody may do.
     pub(super) allow: AccessLevel,
-    sessions: Sessions,
+    sessions: BrowserSessions,
     delayed: Places<IpAddr>,
 }
 
@@ -92,7 +92,7 @@ impl Visitor {
 
 impl Gate {
     pub(super) fn new(tokens: Option<AccessTokens>, client_level: AccessLevel, allow: AccessLevel) -> Self {
-        Self { tokens, client_level, allow, sessions: Sessions::new(), delayed: Places::new(DELAYED) }
+        Self { tokens, client_level, allow, sessions: BrowserSessions::new(), delayed: Places::new(DELAYED) }
     }
 
     /// Who sends these headers.
@@ -103,7 +103,7 @@ impl Gate {
         &self,
         client: &HttpClient,
         headers: &HeaderMap,
-    ) -> Result<Visitor, Refusal> {
+    ) -> Result<Visitor, ApiRefusal> {
         let proof = self.proof(client, headers).await?;
         let level = match &proof {
             Proof::None => AccessLevel::None,
@@ -114,7 +114,7 @@ impl Gate {
         Ok(Visitor { level: level.min(self.allow), is_here, proof })
     }
 
-    async fn proof(&self, client: &HttpClient, headers: &HeaderMap) -> Result<Proof, Refusal> {
+    async fn proof(&self, client: &HttpClient, headers: &HeaderMap) -> Result<Proof, ApiRefusal> {
         if headers.contains_key(AUTHORIZATION) {
             let shown = only(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
             return self.token(client, shown.unwrap_or_default()).await.map(Proof::Token);
@@ -134,20 +134,20 @@ impl Gate {
     }
 
     /// The line of a token that somebody shows.
-    async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, Refusal> {
+    async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, ApiRefusal> {
         let shown = shown.to_vec();
         if let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?.flatten() {
             return Ok(token);
         }
         let Some(_place) = self.delayed.take(&network_of(client.host)) else {
-            return Err(Refusal::new(Code::TooMany, "too many wrong tokens: wait a second"));
+            return Err(ApiRefusal::new(Code::TooMany, "too many wrong tokens: wait a second"));
         };
         tracing::debug!(host = %client.host, "a wrong token of the page's API");
         sleep(DELAY).await;
-        Err(Refusal::new(Code::Unauthorized, "there is no such token"))
+        Err(ApiRefusal::new(Code::Unauthorized, "there is no such token"))
     }
 
-    async fn has(&self, token: &AccessToken) -> Result<bool, Refusal> {
+    async fn has(&self, token: &AccessToken) -> Result<bool, ApiRefusal> {
         let token = token.clone();
         Ok(self.look(move |tokens| tokens.has(&token)).await?.unwrap_or(false))
     }
@@ -156,14 +156,14 @@ impl Gate {
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(AccessTokens) -> Result<T, AccessError> + Send + 'static,
-    ) -> Result<Option<T>, Refusal> {
+    ) -> Result<Option<T>, ApiRefusal> {
         let Some(tokens) = self.tokens.clone() else { return Ok(None) };
         match tokio::task::spawn_blocking(move || look(tokens)).await {
             Ok(Ok(found)) => Ok(Some(found)),
             // Who has shown no good token is not told of files.
             Ok(Err(_)) | Err(_) => {
                 let message = "the node cannot use its file of tokens: meshd check says why";
-                Err(Refusal::new(Code::StoreAway, message))
+                Err(ApiRefusal::new(Code::StoreAway, message))
             }
         }
     }
@@ -190,15 +190,18 @@ impl Gate {
         headers: &HeaderMap,
         called: &Authority,
         client: &HttpClient,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiRefusal> {
         let Some(form) = visitor.form() else { return Ok(()) };
         if !is_own_page(headers, called, client.is_secured) {
-            return Err(Refusal::new(Code::Forbidden, "Origin: a change comes from a page of this server"));
+            return Err(ApiRefusal::new(
+                Code::Forbidden,
+                "Origin: a change comes from a page of this server",
+            ));
         }
         let is_good =
             only(headers, &FORM_TOKEN).is_some_and(|shown| self.sessions.is_form_token(&form, shown));
         let message = "X-Form-Token: it is the form_token of api/v1/session";
-        if is_good { Ok(()) } else { Err(Refusal::new(Code::Forbidden, message)) }
+        if is_good { Ok(()) } else { Err(ApiRefusal::new(Code::Forbidden, message)) }
     }
 
     /// What a visitor's page needs for changes.
@@ -215,7 +218,7 @@ impl Gate {
         client: &HttpClient,
         token: &str,
         by_tls: bool,
-    ) -> Result<String, Refusal> {
+    ) -> Result<String, ApiRefusal> {
         let token = self.token(client, token.as_bytes()).await?;
         tracing::info!(name = token.name, level = %token.level, host = %client.host, "signed in to the page");
         let (word, seconds) = (self.sessions.begin(token), LASTS.as_secs());

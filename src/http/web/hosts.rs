@@ -9,20 +9,20 @@ use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
 
-use super::refusal::{Code, Refusal};
+use super::refusal::{ApiRefusal, Code};
 use crate::http::server::HttpClient;
 
 const LOCALHOST: &str = "localhost";
 
 /// The names that are accepted.
-pub(super) struct Hosts {
+pub(super) struct ServerNames {
     /// In lower case, each with its port if only that one is meant. None: those of the address.
     given: Vec<String>,
     /// The host in the configured address.
     own: String,
 }
 
-impl Hosts {
+impl ServerNames {
     pub(super) fn new(given: Vec<String>, own: &str) -> Self {
         let own = if own.contains(':') { format!("[{own}]") } else { own.to_ascii_lowercase() };
         Self { given, own }
@@ -32,10 +32,10 @@ impl Hosts {
     ///
     /// # Errors
     /// It is another one's, or there is none, or several.
-    pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Result<Authority, Refusal> {
+    pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Result<Authority, ApiRefusal> {
         let misdirected = || {
             let message = "no server of this name is here: the directive web names its hosts";
-            Refusal::new(Code::Misdirected, message)
+            ApiRefusal::new(Code::Misdirected, message)
         };
         let called = only(&head.headers, &HOST).and_then(authority).ok_or_else(misdirected)?;
         let is_contradicted = head.uri.authority().is_some_and(|other| !is_same(other, &called));
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn called(hosts: &Hosts, local: &str, host: &[&str], uri: &str) -> bool {
+    fn called(hosts: &ServerNames, local: &str, host: &[&str], uri: &str) -> bool {
         let (local, host_of) = (local.parse().unwrap(), local.parse().unwrap());
         let client = HttpClient { host: host_of, local, is_secured: false, certificate: None };
         let mut request = Request::builder().uri(uri);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_server_is_called_by_its_address_unless_other_names_are_given() {
-        let own = Hosts::new(Vec::new(), "localhost");
+        let own = ServerNames::new(Vec::new(), "localhost");
         for host in ["localhost", "LOCALHOST:27191", "127.0.0.1", "127.0.0.1:1"] {
             assert!(called(&own, "127.0.0.1", &[host], "/"), "{host}");
         }
@@ -121,12 +121,13 @@ mod tests {
         assert!(called(&own, "::1", &["[::1]:27191"], "/"));
         assert!(called(&own, "127.0.0.1", &["localhost"], "http://localhost/"));
         assert!(!called(&own, "127.0.0.1", &["localhost"], "http://evil.example/"));
-        let any = Hosts::new(Vec::new(), "0.0.0.0");
+        let any = ServerNames::new(Vec::new(), "0.0.0.0");
         assert!(
             called(&any, "192.0.2.1", &["192.0.2.1:443"], "/")
                 && !called(&any, "192.0.2.1", &["localhost"], "/")
         );
-        let given = Hosts::new(vec!["mesh.example".to_owned(), "other.example:8443".to_owned()], "127.0.0.1");
+        let given =
+            ServerNames::new(vec!["mesh.example".to_owned(), "other.example:8443".to_owned()], "127.0.0.1");
         for (host, is_one) in [
             ("mesh.example", true),
             ("Mesh.example:9", true),

@@ -17,11 +17,11 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::gate::Visitor;
-use super::query::Kind;
-use super::refusal::{Code, Refusal};
-use super::{Asked, Web, small};
+use super::query::ParameterKind;
+use super::refusal::{ApiRefusal, Code};
+use super::{ApiRequest, Web, small};
 use crate::control::OperationStream;
-use crate::http::answer::{self, Answer};
+use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::operation::{self, Operation};
 use crate::rpc::request::SubmitRequest;
 use crate::tls::AccessLevel;
@@ -41,21 +41,28 @@ const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
 
 pub(super) const NDJSON: &str = "application/x-ndjson";
 
-pub(super) const OF_JOBS: &[(&str, Kind)] = &[
-    ("state", Kind::States),
-    ("kind", Kind::Kinds),
-    ("name", Kind::Text),
-    ("group", Kind::Text),
-    ("node", Kind::Text),
-    ("since", Kind::Time),
-    ("until", Kind::Time),
-    ("before", Kind::ID),
-    ("limit", Kind::Number(1, 1000)),
+pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
+    ("state", ParameterKind::States),
+    ("kind", ParameterKind::Kinds),
+    ("name", ParameterKind::Text),
+    ("group", ParameterKind::Text),
+    ("node", ParameterKind::Text),
+    ("since", ParameterKind::Time),
+    ("until", ParameterKind::Time),
+    ("before", ParameterKind::ID),
+    ("limit", ParameterKind::Number(1, 1000)),
 ];
-pub(super) const OF_OUTPUT: &[(&str, Kind)] =
-    &[("from", Kind::PLACE), ("attempt", Kind::Number(1, u32::MAX as i64)), ("follow", Kind::Flag)];
-pub(super) const OF_EVENTS: &[(&str, Kind)] =
-    &[("from", Kind::PLACE), ("host", Kind::Text), ("failed", Kind::Flag), ("follow", Kind::Flag)];
+pub(super) const OF_OUTPUT: &[(&str, ParameterKind)] = &[
+    ("from", ParameterKind::PLACE),
+    ("attempt", ParameterKind::Number(1, u32::MAX as i64)),
+    ("follow", ParameterKind::Flag),
+];
+pub(super) const OF_EVENTS: &[(&str, ParameterKind)] = &[
+    ("from", ParameterKind::PLACE),
+    ("host", ParameterKind::Text),
+    ("failed", ParameterKind::Flag),
+    ("follow", ParameterKind::Flag),
+];
 
 /// A job that was taken in. Its number is missing while the store is away.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -73,15 +80,9 @@ pub(super) struct Again {
 }
 
 impl Web {
-    /// A list that anybody may see who may ask for it.
-    pub(super) async fn list(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
-        let (answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
-        Ok(answer::json(StatusCode::OK, &answer))
-    }
-
-    /// Jobs. Labels are for those with a level.
-    pub(super) async fn jobs(&self, asked: Asked) -> Result<Answer, Refusal> {
-        let (mut answer, _) = self.ask(&asked.visitor, "job.list", asked.arguments).await?;
+    /// A list that anybody may see who may ask for it, but for the labels of jobs.
+    pub(super) async fn list(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+        let (mut answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
         if let operation::Answer::ListJobs(list) = &mut answer
             && asked.visitor.level < AccessLevel::Read
         {
@@ -91,29 +92,36 @@ impl Web {
     }
 
     /// One job: a look or a change.
-    pub(super) async fn of_job(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
-        let Asked { visitor, word, body, .. } = asked;
-        let _ignored = small(body).await?;
-        let (answer, _) = self.ask(&visitor, op, job(&word)?).await?;
+    pub(super) async fn of_job(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+        let arguments = job(&asked.word)?;
+        self.carry_out(asked, op, arguments).await
+    }
+
+    pub(super) async fn of_instance(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+        let arguments = Map::from_iter([("name".to_owned(), Value::from(asked.word.as_str()))]);
+        self.carry_out(asked, op, arguments).await
+    }
+
+    /// Whatever its body says, if it has one.
+    async fn carry_out(
+        &self,
+        asked: ApiRequest,
+        op: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HttpAnswer, ApiRefusal> {
+        let _ignored = small(asked.body).await?;
+        let (answer, _) = self.ask(&asked.visitor, op, arguments).await?;
         Ok(answer::json(StatusCode::OK, &answer))
     }
 
-    pub(super) async fn of_instance(&self, asked: Asked, op: &str) -> Result<Answer, Refusal> {
-        let Asked { visitor, word, body, .. } = asked;
-        let _ignored = small(body).await?;
-        let arguments = Map::from_iter([("name".to_owned(), Value::from(word))]);
-        let (answer, _) = self.ask(&visitor, op, arguments).await?;
-        Ok(answer::json(StatusCode::OK, &answer))
-    }
-
-    pub(super) async fn rerun(&self, asked: Asked) -> Result<Answer, Refusal> {
-        let Asked { visitor, word, body, .. } = asked;
+    pub(super) async fn rerun(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let ApiRequest { visitor, word, body, .. } = asked;
         let body = small(body).await?;
         // An object, not the list that would do as well.
         let given = if body.is_empty() { Ok(Map::new()) } else { serde_json::from_slice(&body) };
         let again = given.and_then(|given| serde_json::from_value(Value::Object(given)));
         let Again { failed_hosts } =
-            again.map_err(|_| Refusal::bad("the body is {\"failed_hosts\": true}"))?;
+            again.map_err(|_| ApiRefusal::bad("the body is {\"failed_hosts\": true}"))?;
         let mut arguments = job(&word)?;
         arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
         let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
@@ -121,7 +129,7 @@ impl Web {
     }
 
     /// Bytes as the runner wrote them.
-    pub(super) async fn output(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    pub(super) async fn output(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let (answer, rest) = self.stream(&asked, "job.output").await?;
         let missing = match answer {
             operation::Answer::ReadOutput(begins) => begins.missing,
@@ -134,20 +142,20 @@ impl Web {
         Ok(answer)
     }
 
-    pub(super) async fn job_events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    pub(super) async fn job_events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let (_, rest) = self.stream(&asked, "job.events").await?;
         self.follow(asked.visitor, NDJSON, rest, Bytes::new())
     }
 
     async fn stream(
         &self,
-        asked: &Asked,
+        asked: &ApiRequest,
         op: &str,
-    ) -> Result<(operation::Answer, Box<dyn OperationStream>), Refusal> {
+    ) -> Result<(operation::Answer, Box<dyn OperationStream>), ApiRefusal> {
         let mut arguments = asked.arguments.clone();
         arguments.extend(job(&asked.word)?);
         let (answer, rest) = self.ask(&asked.visitor, op, arguments).await?;
-        Ok((answer, rest.ok_or_else(|| Refusal::new(Code::Refused, "nothing follows"))?))
+        Ok((answer, rest.ok_or_else(|| ApiRefusal::new(Code::Refused, "nothing follows"))?))
     }
 
     /// An answer that goes on for as long as there is something, the client reads, and is still admitted. What is sent
@@ -158,10 +166,10 @@ impl Web {
         content_type: &'static str,
         rest: Box<dyn OperationStream>,
         idle: Bytes,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpAnswer, ApiRefusal> {
         let place = self.streams.clone().try_acquire_owned();
         let place =
-            place.map_err(|_| Refusal::new(Code::TooMany, "too many clients follow something here"))?;
+            place.map_err(|_| ApiRefusal::new(Code::TooMany, "too many clients follow something here"))?;
         let looks = interval_at(Instant::now() + LOOK, LOOK);
         let begin = Some((self, visitor, rest, looks, place));
         let pieces = unfold(begin, move |following| {
@@ -190,23 +198,27 @@ impl Web {
 
     /// A new job: the body is what `work submit` to the type `controller` takes. It is whole, or nothing of it stays, also
     /// where the client goes away.
-    pub(super) async fn submit(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    pub(super) async fn submit(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         self.controller()?;
         let submitted = tokio::spawn(async move {
-            let Asked { visitor, mut body, .. } = asked;
+            let ApiRequest { visitor, mut body, .. } = asked;
             let submitted = self.intake(&visitor, &mut body).await;
             if submitted.is_err() {
                 drain(&mut body).await;
             }
             submitted
         });
-        let gone = |error: tokio::task::JoinError| Refusal::new(Code::Refused, error.to_string());
+        let gone = |error: tokio::task::JoinError| ApiRefusal::new(Code::Refused, error.to_string());
         let (unit, id) = submitted.await.map_err(gone)??;
         Ok(answer::json(StatusCode::CREATED, &Submitted { id, unit }))
     }
 
     /// The unit, and the job's number if the store has it already.
-    async fn intake(&self, visitor: &Visitor, body: &mut Incoming) -> Result<(String, Option<i64>), Refusal> {
+    async fn intake(
+        &self,
+        visitor: &Visitor,
+        body: &mut Incoming,
+    ) -> Result<(String, Option<i64>), ApiRefusal> {
         let work = &self.context.work;
         let request = SubmitRequest {
             node: self.context.node.id().to_string(),
@@ -232,39 +244,39 @@ impl Web {
         visitor: &Visitor,
         op: &str,
         mut arguments: Map<String, Value>,
-    ) -> Result<(operation::Answer, Option<Box<dyn OperationStream>>), Refusal> {
+    ) -> Result<(operation::Answer, Option<Box<dyn OperationStream>>), ApiRefusal> {
         let controller = self.controller()?;
         arguments.insert("op".to_owned(), Value::from(op));
         let operation = Operation::parse(arguments)?;
         Ok(controller.operate(operation, visitor.caller().to_string()).await?)
     }
 
-    fn controller(&self) -> Result<&dyn crate::control::Operations, Refusal> {
+    fn controller(&self) -> Result<&dyn crate::control::Operations, ApiRefusal> {
         let controller = self.context.controller.as_deref();
-        controller.ok_or_else(|| Refusal::new(Code::NotFound, "this node is no control node"))
+        controller.ok_or_else(|| ApiRefusal::new(Code::NotFound, "this node is no control node"))
     }
 }
 
-impl From<WorkError> for Refusal {
+impl From<WorkError> for ApiRefusal {
     fn from(error: WorkError) -> Self {
         Self::new(Code::Refused, error.to_string())
     }
 }
 
 /// The job of a path.
-fn job(word: &str) -> Result<Map<String, Value>, Refusal> {
+fn job(word: &str) -> Result<Map<String, Value>, ApiRefusal> {
     let id = word.parse::<i64>().ok().filter(|id| *id > 0 && !word.starts_with('+'));
-    let id = id.ok_or_else(|| Refusal::new(Code::NotFound, "a job is called by its number"))?;
+    let id = id.ok_or_else(|| ApiRefusal::new(Code::NotFound, "a job is called by its number"))?;
     Ok(Map::from_iter([("id".to_owned(), Value::from(id))]))
 }
 
 /// Hands the payload on piece by piece, each once the one before is taken.
-async fn payload(submission: &mut Submission, body: &mut Incoming) -> Result<(), Refusal> {
+async fn payload(submission: &mut Submission, body: &mut Incoming) -> Result<(), ApiRefusal> {
     loop {
-        let late = |_| Refusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
+        let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
         match timeout(SILENT, body.frame()).await.map_err(late)? {
             None => return Ok(()),
-            Some(Err(_)) => return Err(Refusal::bad("the body ends early")),
+            Some(Err(_)) => return Err(ApiRefusal::bad("the body ends early")),
             Some(Ok(frame)) => {
                 if let Some(bytes) = frame.data_ref() {
                     submission.write(bytes).await?;

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Web;
 use crate::control::{Context, far_links};
-use crate::http::answer::{self, Answer};
+use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::report::node::LinkReport;
 
 /// How often other nodes are asked, and for how long after the last look.
@@ -102,7 +102,7 @@ struct LinksState {
 }
 
 impl Web {
-    pub(super) async fn nodes(&self) -> Answer {
+    pub(super) async fn nodes(&self) -> HttpAnswer {
         let (own, mesh) = (self.context.node.id(), self.context.node.status().await);
         let states = self.context.observer.controller().await.map(|(report, _)| report.nodes);
         let states: BTreeMap<String, String> =
@@ -141,7 +141,7 @@ impl Web {
         answer::json(StatusCode::OK, &MeshNodes { nodes })
     }
 
-    pub(super) async fn links(&self) -> Answer {
+    pub(super) async fn links(&self) -> HttpAnswer {
         let (own, mesh) = (self.context.node.id().as_str(), self.context.node.status().await);
         let mut links = BTreeMap::new();
         for (from, ends) in mesh.known_connection_costs.iter() {

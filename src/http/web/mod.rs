@@ -34,12 +34,12 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::gate::{Gate, Visitor};
-use self::hosts::{Hosts, is_own_page, only};
+use self::hosts::{ServerNames, is_own_page, only};
 use self::mesh::FarLinks;
-use self::refusal::{Code, Refusal};
+use self::refusal::{ApiRefusal, Code};
 use self::routes::Needs;
-use self::watch::Watch;
-use super::answer::{self, Answer};
+use self::watch::EventWatch;
+use super::answer::{self, HttpAnswer};
 use super::server::{HttpClient, Responding, Site};
 use crate::control::Context;
 use crate::rpc::report::finding::Finding;
@@ -82,14 +82,14 @@ pub(crate) struct WebOptions {
 pub(crate) struct Web {
     context: Context,
     gate: Gate,
-    hosts: Hosts,
+    hosts: ServerNames,
     streams: Arc<Semaphore>,
-    watch: Watch,
+    watch: EventWatch,
     far_links: FarLinks,
 }
 
 /// A request that may be answered.
-struct Asked {
+struct ApiRequest {
     visitor: Visitor,
     client: Arc<HttpClient>,
     called: Authority,
@@ -135,7 +135,7 @@ impl Site for Web {
 
     fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
         Box::pin(async move {
-            let mut answer = self.answer(client, request).await.unwrap_or_else(Answer::from);
+            let mut answer = self.answer(client, request).await.unwrap_or_else(HttpAnswer::from);
             for (name, value) in HARDENED {
                 let name = HeaderName::from_static(name);
                 answer.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -150,9 +150,9 @@ impl Web {
         let WebOptions { client_level, tokens, allow, hosts, own_host } = options;
         Self {
             gate: Gate::new(tokens, client_level, allow),
-            hosts: Hosts::new(hosts, &own_host),
+            hosts: ServerNames::new(hosts, &own_host),
             streams: Arc::new(Semaphore::new(STREAMS)),
-            watch: Watch::new(&context),
+            watch: EventWatch::new(&context),
             far_links: FarLinks::new(&context),
             context,
         }
@@ -162,7 +162,7 @@ impl Web {
         self: Arc<Self>,
         client: Arc<HttpClient>,
         request: Request<Incoming>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpAnswer, ApiRefusal> {
         let (head, body) = request.into_parts();
         let called = self.hosts.called(&client, &head)?;
         let (route, word) = routes::find(&head.method, head.uri.path())?;
@@ -180,11 +180,11 @@ impl Web {
             Needs::Nothing => Map::new(),
             _ => query::arguments(head.uri.query().unwrap_or_default(), route.query)?,
         };
-        let asked = Asked { visitor, client, called, word, arguments, headers: head.headers, body };
+        let asked = ApiRequest { visitor, client, called, word, arguments, headers: head.headers, body };
         (route.answer)(self, asked).await
     }
 
-    fn session(&self, asked: &Asked) -> Answer {
+    fn session(&self, asked: &ApiRequest) -> HttpAnswer {
         let (visitor, level) = (&asked.visitor, asked.visitor.level);
         let form_token = self.gate.form_token(visitor).filter(|_| level > AccessLevel::None);
         let told = SessionReport {
@@ -200,14 +200,14 @@ impl Web {
     }
 
     /// A token for a session. A foreign page may not sign a browser in.
-    async fn sign_in(&self, asked: Asked) -> Result<Answer, Refusal> {
-        let Asked { client, called, headers, body, .. } = asked;
+    async fn sign_in(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let ApiRequest { client, called, headers, body, .. } = asked;
         if headers.contains_key(ORIGIN) && !is_own_page(&headers, &called, client.is_secured) {
-            return Err(Refusal::new(Code::Forbidden, "Origin: a page of this server signs in"));
+            return Err(ApiRefusal::new(Code::Forbidden, "Origin: a page of this server signs in"));
         }
         // The parser's own words could show the token.
         let SignIn { token } = serde_json::from_slice(&small(body).await?)
-            .map_err(|_| Refusal::bad("the body is {\"token\": \"...\"}"))?;
+            .map_err(|_| ApiRefusal::bad("the body is {\"token\": \"...\"}"))?;
         // Behind a proxy the page knows whether there is TLS.
         let by_tls =
             client.is_secured || only(&headers, &ORIGIN).is_some_and(|page| page.starts_with("https:"));
@@ -217,30 +217,30 @@ impl Web {
         Ok(answer)
     }
 
-    fn sign_out(&self, asked: &Asked) -> Answer {
+    fn sign_out(&self, asked: &ApiRequest) -> HttpAnswer {
         self.gate.sign_out(&asked.visitor);
         nothing()
     }
 
     /// What `meshctl status` tells.
-    async fn status(&self) -> Answer {
+    async fn status(&self) -> HttpAnswer {
         let mut sections = Section::USUAL.to_vec();
         sections.extend([Section::Peers, Section::Health, Section::Ending]);
         answer::json(StatusCode::OK, &self.context.observer.report(&sections).await)
     }
 
-    async fn doctor(&self) -> Answer {
+    async fn doctor(&self) -> HttpAnswer {
         let findings = self.context.doctor.examine().await;
         answer::json(StatusCode::OK, &Findings { findings })
     }
 
     /// What all of this is, for programs.
-    fn description(&self) -> Answer {
+    fn description(&self) -> HttpAnswer {
         answer::json(StatusCode::OK, &openapi::document(self.context.observer.version, routes::all()))
     }
 }
 
-fn admit(visitor: &Visitor, needs: Needs) -> Result<(), Refusal> {
+fn admit(visitor: &Visitor, needs: Needs) -> Result<(), ApiRefusal> {
     let (is_enough, needed) = match needs {
         Needs::Nothing | Needs::Anybody => return Ok(()),
         Needs::Presence => (visitor.is_here || visitor.level >= AccessLevel::Read, AccessLevel::Read),
@@ -248,21 +248,21 @@ fn admit(visitor: &Visitor, needs: Needs) -> Result<(), Refusal> {
     };
     match visitor.name() {
         _ if is_enough => Ok(()),
-        None => Err(Refusal::new(Code::Unauthorized, "a token is needed")),
-        Some(_) => Err(Refusal::new(Code::Forbidden, format!("this needs the level {needed}"))),
+        None => Err(ApiRefusal::new(Code::Unauthorized, "a token is needed")),
+        Some(_) => Err(ApiRefusal::new(Code::Forbidden, format!("this needs the level {needed}"))),
     }
 }
 
-fn nothing() -> Answer {
+fn nothing() -> HttpAnswer {
     answer::whole(StatusCode::NO_CONTENT, answer::TEXT, "")
 }
 
 /// A body that is no job's.
-async fn small(body: Incoming) -> Result<Bytes, Refusal> {
-    let late = |_| Refusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
+async fn small(body: Incoming) -> Result<Bytes, ApiRefusal> {
+    let late = |_| ApiRefusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
     let read = timeout(BODY_WITHIN, Limited::new(body, BODY).collect()).await.map_err(late)?;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {
-        true => Refusal::new(Code::TooLarge, format!("the body is longer than {BODY} bytes")),
-        false => Refusal::bad("the body ends early"),
+        true => ApiRefusal::new(Code::TooLarge, format!("the body is longer than {BODY} bytes")),
+        false => ApiRefusal::bad("the body ends early"),
     })
 }

@@ -5,7 +5,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::query::Kind;
+use super::query::ParameterKind;
 use super::refusal::Refused;
 use super::routes::{Needs, Route};
 
@@ -68,7 +68,8 @@ fn operation(route: &Route, word: &str, taken: &mut SchemaGenerator, given: &mut
         .map(|(name, kind)| json!({"name": name, "in": "query", "schema": kind.schema(taken)}))
         .collect();
     if route.path.contains('*') {
-        let schema = if word == "id" { Kind::ID.schema(taken) } else { Kind::Text.schema(taken) };
+        let schema =
+            if word == "id" { ParameterKind::ID.schema(taken) } else { ParameterKind::Text.schema(taken) };
         parameters.push(json!({"name": word, "in": "path", "required": true, "schema": schema}));
     }
     let (security, level) = match route.needs {

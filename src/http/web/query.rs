@@ -4,12 +4,12 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
-use super::refusal::Refusal;
+use super::refusal::ApiRefusal;
 use crate::rpc::report::{JobKind, JobState};
 
 /// How a parameter becomes an argument.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ParameterKind {
     Text,
     /// A moment, as RFC 3339 has it.
     Time,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Kinds,
 }
 
-impl Kind {
+impl ParameterKind {
     /// The number of a job.
     pub(super) const ID: Self = Self::Number(1, i64::MAX);
     /// A place in a stream of bytes, or of events.
@@ -46,32 +46,39 @@ impl Kind {
 ///
 /// # Errors
 /// One is unknown, stands twice, or is not what it has to be.
-pub(super) fn arguments(query: &str, known: &[(&str, Kind)]) -> Result<Map<String, Value>, Refusal> {
+pub(super) fn arguments(
+    query: &str,
+    known: &[(&str, ParameterKind)],
+) -> Result<Map<String, Value>, ApiRefusal> {
     let mut arguments = Map::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let Some((_, kind)) = known.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(Refusal::bad(format!("there is no parameter {name}, but {names}")));
+            return Err(ApiRefusal::bad(format!("there is no parameter {name}, but {names}")));
         };
-        let wrong = |wanted: String| Refusal::bad(format!("{name}: it is {wanted}"));
+        let wrong = |wanted: String| ApiRefusal::bad(format!("{name}: it is {wanted}"));
         let value = match kind {
-            Kind::Text | Kind::Time | Kind::States | Kind::Kinds => Value::from(value),
-            Kind::Number(least, most) => {
+            ParameterKind::Text | ParameterKind::Time | ParameterKind::States | ParameterKind::Kinds => {
+                Value::from(value)
+            }
+            ParameterKind::Number(least, most) => {
                 let number = value.parse::<i64>().ok().filter(|number| (*least..=*most).contains(number));
                 let range =
                     || if *most == i64::MAX { format!("from {least}") } else { format!("{least} to {most}") };
                 Value::from(number.ok_or_else(|| wrong(format!("a whole number {}", range())))?)
             }
-            Kind::Flag => Value::from(value.parse::<bool>().map_err(|_| wrong("true or false".to_owned()))?),
+            ParameterKind::Flag => {
+                Value::from(value.parse::<bool>().map_err(|_| wrong("true or false".to_owned()))?)
+            }
         };
         match (kind, arguments.get_mut(&*name)) {
-            (Kind::States | Kind::Kinds, Some(Value::Array(all))) => all.push(value),
-            (Kind::States | Kind::Kinds, _) => {
+            (ParameterKind::States | ParameterKind::Kinds, Some(Value::Array(all))) => all.push(value),
+            (ParameterKind::States | ParameterKind::Kinds, _) => {
                 _ = arguments.insert(name.into_owned(), Value::Array(vec![value]))
             }
             (_, None) => _ = arguments.insert(name.into_owned(), value),
-            (_, Some(_)) => return Err(Refusal::bad(format!("{name}: it stands twice"))),
+            (_, Some(_)) => return Err(ApiRefusal::bad(format!("{name}: it stands twice"))),
         }
     }
     Ok(arguments)
@@ -86,10 +93,10 @@ mod tests {
     #[test]
     fn parameters_become_arguments_or_are_refused_by_name() {
         let known = [
-            ("state", Kind::States),
-            ("name", Kind::Text),
-            ("limit", Kind::Number(1, 9)),
-            ("follow", Kind::Flag),
+            ("state", ParameterKind::States),
+            ("name", ParameterKind::Text),
+            ("limit", ParameterKind::Number(1, 9)),
+            ("follow", ParameterKind::Flag),
         ];
         let read =
             |query: &str| arguments(query, &known).map(Value::from).map_err(|refused| format!("{refused:?}"));

@@ -5,12 +5,12 @@ use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::http::answer::{self, Answer};
+use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::operation::{OperationCode, OperationRefusal};
 
 /// A code, and words for people.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ApiRefusal {
     code: Code,
     message: String,
 }
@@ -63,7 +63,7 @@ impl Code {
     }
 }
 
-impl Refusal {
+impl ApiRefusal {
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -77,7 +77,7 @@ impl Refusal {
     }
 }
 
-impl From<OperationRefusal> for Refusal {
+impl From<OperationRefusal> for ApiRefusal {
     fn from(refused: OperationRefusal) -> Self {
         let code = match refused.code.known() {
             Some(OperationCode::BadRequest | OperationCode::UnknownOp) => Code::BadRequest,
@@ -91,8 +91,8 @@ impl From<OperationRefusal> for Refusal {
     }
 }
 
-impl From<Refusal> for Answer {
-    fn from(refused: Refusal) -> Self {
+impl From<ApiRefusal> for HttpAnswer {
+    fn from(refused: ApiRefusal) -> Self {
         let (status, code) = refused.code.parts();
         let told = Refused { error: RefusedError { code, message: refused.message } };
         let mut answer = answer::json(status, &told);

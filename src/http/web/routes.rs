@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use super::jobs::{Again, NDJSON, OF_EVENTS, OF_JOBS, OF_OUTPUT, Submitted};
 use super::mesh::{MeshLinks, MeshNodes};
 use super::openapi::{Content, json_of};
-use super::query::Kind;
-use super::refusal::{Code, Refusal};
+use super::query::ParameterKind;
+use super::refusal::{ApiRefusal, Code};
 use super::watch::EVENT_STREAM;
-use super::{Asked, Findings, SessionReport, SignIn, Web, page};
-use crate::http::answer::Answer;
+use super::{ApiRequest, Findings, SessionReport, SignIn, Web, page};
+use crate::http::answer::HttpAnswer;
 use crate::rpc::report::controller::{Explained, Groups, InstanceReport, Instances, JobDetail, Jobs};
 use crate::rpc::report::node::NodeReport;
 use crate::tls::AccessLevel;
@@ -35,7 +35,7 @@ pub(super) enum Needs {
     Level(AccessLevel),
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<HttpAnswer, ApiRefusal>> + Send>>;
 
 /// A path, with `*` for a word of it.
 pub(super) struct Route {
@@ -45,10 +45,10 @@ pub(super) struct Route {
     /// What it answers, for people.
     pub(super) about: &'static str,
     /// What may stand behind the `?`.
-    pub(super) query: &'static [(&'static str, Kind)],
+    pub(super) query: &'static [(&'static str, ParameterKind)],
     pub(super) takes: Content,
     pub(super) gives: Content,
-    pub(super) answer: fn(Arc<Web>, Asked) -> Answering,
+    pub(super) answer: fn(Arc<Web>, ApiRequest) -> Answering,
 }
 
 impl Route {
@@ -103,7 +103,7 @@ routes! {
     GET "/api/v1/groups" Needs::Presence, "Groups of instances", &[], NOTHING => json_of::<Groups>(),
         |web, asked| web.list(asked, "group.list").await;
     GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
-        |web, asked| web.jobs(asked).await;
+        |web, asked| web.list(asked, "job.list").await;
     GET "/api/v1/jobs/*" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.of_job(asked, "job.get").await;
     GET "/api/v1/jobs/*/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
@@ -137,12 +137,12 @@ pub(super) fn all() -> &'static [Route] {
 ///
 /// # Errors
 /// There is none, or not by this method.
-pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, String), Refusal> {
+pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, String), ApiRefusal> {
     let method = if *method == Method::HEAD { &Method::GET } else { method };
     let here: Vec<(&Route, &str)> =
         ROUTES.iter().filter_map(|route| Some((route, word(route.path, path)?))).collect();
     if here.is_empty() {
-        return Err(Refusal::new(Code::NotFound, "there is nothing here"));
+        return Err(ApiRefusal::new(Code::NotFound, "there is nothing here"));
     }
     let Some((route, word)) = here.iter().find(|(route, _)| route.method == *method) else {
         let has = |method| here.iter().any(|(route, _)| route.method == method);
@@ -151,9 +151,9 @@ pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Strin
             (true, false) => "GET, HEAD",
             (false, _) => "POST",
         };
-        return Err(Refusal::new(Code::MethodNotAllowed(allowed), format!("only {allowed}")));
+        return Err(ApiRefusal::new(Code::MethodNotAllowed(allowed), format!("only {allowed}")));
     };
-    let word = percent_decode_str(word).decode_utf8().map_err(|_| Refusal::bad("the path is no UTF-8"))?;
+    let word = percent_decode_str(word).decode_utf8().map_err(|_| ApiRefusal::bad("the path is no UTF-8"))?;
     Ok((route, word.into_owned()))
 }
 

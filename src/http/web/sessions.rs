@@ -20,19 +20,19 @@ pub(super) const LASTS: Duration = Duration::from_secs(12 * 3600);
 /// Sessions of one token; the oldest goes for a new one. The number of tokens is bounded.
 const OF_ONE_TOKEN: usize = 32;
 
-pub(super) struct Sessions {
+pub(super) struct BrowserSessions {
     /// Makes form tokens. It is another one with each start.
     key: hmac::Key,
     // A lock and no task: held for a look or a change alone.
-    by_hash: Mutex<BTreeMap<Vec<u8>, Session>>,
+    by_hash: Mutex<BTreeMap<Vec<u8>, BrowserSession>>,
 }
 
-struct Session {
+struct BrowserSession {
     token: AccessToken,
     since: Instant,
 }
 
-impl Sessions {
+impl BrowserSessions {
     pub(super) fn new() -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>());
         Self { key, by_hash: Mutex::default() }
@@ -50,7 +50,7 @@ impl Sessions {
         {
             sessions.remove(&oldest);
         }
-        sessions.insert(hash_of(&word), Session { token, since });
+        sessions.insert(hash_of(&word), BrowserSession { token, since });
         word
     }
 
@@ -98,7 +98,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_in_time_and_one_token_has_so_many() {
-        let (sessions, tokens) = (Sessions::new(), tokens());
+        let (sessions, tokens) = (BrowserSessions::new(), tokens());
         let other = sessions.begin(tokens[1].clone());
         let first = sessions.begin(tokens[0].clone());
         advance(Duration::from_secs(1)).await;
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_form_token_belongs_to_one_session_of_one_process() {
-        let (sessions, other) = (Sessions::new(), Sessions::new());
+        let (sessions, other) = (BrowserSessions::new(), BrowserSessions::new());
         let token = sessions.form_token("a");
         assert!(sessions.is_form_token("a", &token));
         assert!(

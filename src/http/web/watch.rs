@@ -16,10 +16,10 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::refusal::Refusal;
-use super::{Asked, Web};
+use super::refusal::ApiRefusal;
+use super::{ApiRequest, Web};
 use crate::control::{Context, OperationStream, Operations};
-use crate::http::answer::Answer;
+use crate::http::answer::HttpAnswer;
 use crate::http::web::hosts::only;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
@@ -35,26 +35,27 @@ const KEPT: usize = 1000;
 /// How long the watch goes on without a viewer: one that has lost its connection comes back and misses nothing.
 const LINGER: Duration = Duration::from_secs(10);
 
-const SECTIONS: [Section; 4] = [Section::NodeId, Section::Routes, Section::Costs, Section::Ending];
+const SECTIONS: [Section; 5] =
+    [Section::NodeId, Section::Routes, Section::Costs, Section::Reload, Section::Ending];
 const LAST_SEEN: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// The watch. Its task ends with it.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct EventWatch {
+    shared: Arc<Lookout>,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-struct Shared {
+struct Lookout {
     context: Context,
     // A lock and no task: held while events are noted or a viewer comes, so that each gets every event once.
-    state: Mutex<State>,
+    state: Mutex<KeptEvents>,
     news: broadcast::Sender<Bytes>,
     /// There is a snapshot: whatever changes from here on is told.
     has_begun: watch::Sender<bool>,
 }
 
-struct State {
+struct KeptEvents {
     /// The latest, as they are sent.
     kept: VecDeque<Bytes>,
     /// The number of the next one. Numbers of an earlier process, or of a watch that has ended, are not gone on with.
@@ -62,7 +63,7 @@ struct State {
     is_running: bool,
 }
 
-impl State {
+impl KeptEvents {
     fn note(&mut self, event: &MeshEvent) -> Bytes {
         let text = sent(event);
         if self.kept.len() == KEPT {
@@ -111,13 +112,13 @@ impl OperationStream for Viewer {
     }
 }
 
-impl Watch {
+impl EventWatch {
     pub(super) fn new(context: &Context) -> Self {
         let (news, _) = broadcast::channel(KEPT);
         let next = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-        let state = Mutex::new(State { kept: VecDeque::new(), next, is_running: false });
+        let state = Mutex::new(KeptEvents { kept: VecDeque::new(), next, is_running: false });
         let (context, has_begun) = (context.clone(), watch::Sender::new(false));
-        let shared = Arc::new(Shared { context, state, news, has_begun });
+        let shared = Arc::new(Lookout { context, state, news, has_begun });
         Self { shared, task: Mutex::default() }
     }
 
@@ -142,7 +143,7 @@ impl Watch {
     }
 }
 
-impl Shared {
+impl Lookout {
     async fn run(self: Arc<Self>) {
         let seq = self.state.lock().next;
         let mut log = EventLog::new(self.look().await, seq);
@@ -200,9 +201,9 @@ async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operat
 
 impl Web {
     /// Events as they happen, from where a viewer has lost its connection.
-    pub(super) async fn events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    pub(super) async fn events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let last = only(&asked.headers, &LAST_SEEN).map(|last| last.parse::<u64>());
-        let last = last.transpose().map_err(|_| Refusal::bad("Last-Event-ID: it is a number"))?;
+        let last = last.transpose().map_err(|_| ApiRefusal::bad("Last-Event-ID: it is a number"))?;
         let viewer = Box::new(self.watch.follow(last).await);
         self.follow(asked.visitor, EVENT_STREAM, viewer, Bytes::from_static(b": \n\n"))
     }
@@ -213,8 +214,8 @@ mod tests {
     use super::*;
     use crate::rpc::report::events::EventKind;
 
-    fn state(numbers: std::ops::Range<u64>) -> State {
-        let mut state = State { kept: VecDeque::new(), next: numbers.start, is_running: true };
+    fn state(numbers: std::ops::Range<u64>) -> KeptEvents {
+        let mut state = KeptEvents { kept: VecDeque::new(), next: numbers.start, is_running: true };
         for seq in numbers {
             let event = MeshEvent::gap(seq, "n".to_owned(), None, Timestamp::UNIX_EPOCH);
             state.note(&MeshEvent { event: EventKind::LinkUp, ..event });
@@ -222,7 +223,7 @@ mod tests {
         state
     }
 
-    fn ids(state: &State, last: Option<u64>) -> Vec<String> {
+    fn ids(state: &KeptEvents, last: Option<u64>) -> Vec<String> {
         let missed = state.missed(last, "n").into_iter();
         missed
             .map(|text| String::from_utf8(text.to_vec()).unwrap())
