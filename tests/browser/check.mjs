@@ -17,11 +17,11 @@ const PATIENCE = 15_000;
 
 const [, , name, given] = process.argv;
 const options = JSON.parse(given);
-/// What the console and the policy for contents had to say; a check that expects some of it removes that.
+// What the console and the policy for contents had to say; a check that expects some of it removes that.
 const complaints = [];
 let browser;
 
-/// Does something to the node: cut, mend, join, print, end, enable, stop, start, drop, with their arguments.
+// Does something to the node: cut, mend, join, print, end, enable, stop, start, drop, with their arguments.
 async function happen(word, ...args) {
   const answer = await fetch(options.remote + word, { method: "POST", body: JSON.stringify(args.map(String)) });
   assert.equal(answer.status, 204);
@@ -36,11 +36,13 @@ async function until(what, condition, patience = PATIENCE) {
   }
 }
 
-/// A reader of the page, signed in at a level if one is given.
+// A reader of the page, signed in at a level if one is given.
 async function viewer({ token, scheme = "light", viewport = DESK, route = "mesh" } = {}) {
   const context = await browser.newContext({ viewport, colorScheme: scheme, reducedMotion: "reduce" });
   await context.addInitScript(() => {
-    document.addEventListener("securitypolicyviolation", event => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
+    document.addEventListener("securitypolicyviolation", event =>
+      console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`),
+    );
   });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE);
@@ -55,7 +57,9 @@ async function viewer({ token, scheme = "light", viewport = DESK, route = "mesh"
 const settled = page => page.waitForSelector("main:not([aria-busy]) h1");
 
 async function open(page, route) {
-  await page.evaluate(hash => { location.hash = hash; }, `#/${route}`);
+  await page.evaluate(hash => {
+    location.hash = hash;
+  }, `#/${route}`);
   await settled(page);
 }
 
@@ -71,28 +75,40 @@ const picture = (page, file) => options.pictures && page.screenshot({ path: `${o
 
 const said = page => page.locator("#said").innerText();
 
-/// Where each node is on the screen.
-const places = page => page.$$eval("#picture g[role=button]", all =>
-  Object.fromEntries(all.map(one => [one.dataset.name, one.getAttribute("transform")])));
+// Where each node is on the screen.
+const places = page =>
+  page.$$eval("#picture g[role=button]", all =>
+    Object.fromEntries(all.map(one => [one.dataset.name, one.getAttribute("transform")])),
+  );
 
-/// What has the focus: its text, or the node in the picture.
-const focused = page => page.evaluate(() => {
-  const { dataset, textContent } = document.activeElement;
-  return dataset.name ? `node ${dataset.name}` : textContent.trim();
-});
+// What has the focus: its text, or the node in the picture.
+const focused = page =>
+  page.evaluate(() => {
+    const { dataset, textContent } = document.activeElement;
+    return dataset.name ? `node ${dataset.name}` : textContent.trim();
+  });
 
 async function isAccessible(page, what) {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
-  const told = violations.map(one => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map(node => `${node.html} ${node.failureSummary}`).join("; ")}`);
+  const told = violations.map(
+    one =>
+      `${one.id}: ${one.help}: ${one.nodes
+        .slice(0, 3)
+        .map(node => `${node.html} ${node.failureSummary}`)
+        .join("; ")}`,
+  );
   assert.deepEqual(told, [], what);
 }
 
-/// Nothing makes the page itself wider than the screen.
+// Nothing makes the page itself wider than the screen.
 const isWithinScreen = async (page, what) =>
-  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth), `${what} is wider than the screen`);
+  assert.ok(
+    await page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth),
+    `${what} is wider than the screen`,
+  );
 
-/// Fills in the form of a launch, by its labels, and waits until the job is there.
+// Fills in the form of a launch, by its labels, and waits until the job is there.
 async function launch(page, fields, group) {
   await open(page, "launch");
   for (const [label, text] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(text);
@@ -102,17 +118,30 @@ async function launch(page, fields, group) {
 }
 
 const checks = {
-  /// Every view, light and dark, on a desk and on a phone.
+  // Every view, light and dark, on a desk and on a phone.
   async views() {
     const last = (await (await fetch(`${options.url}api/v1/jobs?limit=1`)).json()).jobs[0].id;
-    const routes = [...VIEWS, `jobs/${last}`, `jobs/${last - 1}`, `jobs/${Math.max(last - 30, 1)}`, "mesh/execution-node-002.eu-west-1.example.org"];
-    const looks = [["light", DESK, "desk"], ["dark", DESK, "dark"], ["light", PHONE, "phone"]];
+    const routes = [
+      ...VIEWS,
+      `jobs/${last}`,
+      `jobs/${last - 1}`,
+      `jobs/${Math.max(last - 30, 1)}`,
+      "mesh/execution-node-002.eu-west-1.example.org",
+    ];
+    const looks = [
+      ["light", DESK, "desk"],
+      ["dark", DESK, "dark"],
+      ["light", PHONE, "phone"],
+    ];
     // Colours do not depend on the size of a mesh.
-    for (const [scheme, viewport, size] of looks.filter(([, , size]) => size !== "dark" || options.nodes === 30 || options.pictures)) {
+    for (const [scheme, viewport, size] of looks.filter(
+      ([, , size]) => size !== "dark" || options.nodes === 30 || options.pictures,
+    )) {
       const page = await viewer({ token: "admin", scheme, viewport });
       for (const route of routes) {
         await open(page, route);
-        if (route.startsWith("jobs/") && route !== `jobs/${last}`) await page.locator(".screen .line").first().waitFor();
+        if (route.startsWith("jobs/") && route !== `jobs/${last}`)
+          await page.locator(".screen .line").first().waitFor();
         const what = `${options.nodes}-${size}-${route.replaceAll("/", "-")}`;
         await isWithinScreen(page, what);
         await picture(page, what);
@@ -122,29 +151,51 @@ const checks = {
     }
   },
 
-  /// No two labels overlap, none is cut by the picture's edge, and a long name is whole in its title.
+  // No two labels overlap, none is cut by the picture's edge, and a long name is whole in its title.
   async labels() {
     const page = await viewer();
-    const found = await page.$$eval("#picture text", all => all.map(one => {
-      const { left, right, top, bottom } = one.getBoundingClientRect();
-      return { left, right, top, bottom, text: one.textContent, title: one.parentNode.querySelector("title").textContent };
-    }));
+    const found = await page.$$eval("#picture text", all =>
+      all.map(one => {
+        const { left, right, top, bottom } = one.getBoundingClientRect();
+        return {
+          left,
+          right,
+          top,
+          bottom,
+          text: one.textContent,
+          title: one.parentNode.querySelector("title").textContent,
+        };
+      }),
+    );
     assert.equal(found.length, options.nodes);
     const edge = await page.locator("#picture").boundingBox();
     found.forEach((one, at) => {
       assert.equal([...one.text].length, 20);
       assert.match(one.title, /^execution-node-\d{3}\.eu-west-1\.example\.org: /);
-      assert.ok(one.left >= edge.x && one.right <= edge.x + edge.width && one.bottom <= edge.y + edge.height, `${one.text} is cut off`);
+      assert.ok(
+        one.left >= edge.x && one.right <= edge.x + edge.width && one.bottom <= edge.y + edge.height,
+        `${one.text} is cut off`,
+      );
       for (const other of found.slice(at + 1)) {
-        const isApart = one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
+        const isApart =
+          one.right <= other.left || other.right <= one.left || one.bottom <= other.top || other.bottom <= one.top;
         assert.ok(isApart, `${one.title} and ${other.title} overlap`);
       }
     });
-    const marks = await page.$$eval("#picture circle", all => new Set(all.map(one => { const { x, y } = one.getBoundingClientRect(); return `${x} ${y}`; })).size);
+    const marks = await page.$$eval(
+      "#picture circle",
+      all =>
+        new Set(
+          all.map(one => {
+            const { x, y } = one.getBoundingClientRect();
+            return `${x} ${y}`;
+          }),
+        ).size,
+    );
     assert.equal(marks, options.nodes);
   },
 
-  /// Links come and go, and a node as well: nobody else moves, and who has the focus keeps it.
+  // Links come and go, and a node as well: nobody else moves, and who has the focus keeps it.
   async flapping() {
     const page = await viewer({ token: "read" });
     const before = await places(page);
@@ -152,7 +203,11 @@ const checks = {
     const holder = await focused(page);
     const lines = () => page.locator("#picture line").count();
     const all = await lines();
-    for (const ends of [[0, 4], [1, 2], [3, 11]]) {
+    for (const ends of [
+      [0, 4],
+      [1, 2],
+      [3, 11],
+    ]) {
       await happen("cut", ...ends);
       await until("the link to go", async () => (await lines()) === all - 1);
       assert.deepEqual(await places(page), before);
@@ -165,19 +220,26 @@ const checks = {
     const { newcomer, ...others } = await places(page);
     assert.ok(newcomer);
     assert.equal(await focused(page), holder);
-    await until("what has happened to be told", async () => /events; the last one|newcomer is seen|is up/.test(await said(page)));
+    await until("what has happened to be told", async () =>
+      /events; the last one|newcomer is seen|is up/.test(await said(page)),
+    );
     await page.reload();
     await settled(page);
     assert.deepEqual(Object.keys(await places(page)).length, Object.keys(before).length + 1);
     // A place is one of the whole picture: after the newcomer it may be shifted, but as a whole.
-    const shift = (one, other) => one.match(/[\d.]+/g).map((number, at) => Number(number) - Number(other.match(/[\d.]+/g)[at]));
-    assert.equal(new Set(Object.entries(others).map(([node, place]) => shift(place, before[node]).map(Math.round).join())).size, 1);
+    const shift = (one, other) =>
+      one.match(/[\d.]+/g).map((number, at) => Number(number) - Number(other.match(/[\d.]+/g)[at]));
+    assert.equal(
+      new Set(Object.entries(others).map(([node, place]) => shift(place, before[node]).map(Math.round).join())).size,
+      1,
+    );
   },
 
-  /// No mouse: every view, every node, a search, a change.
+  // No mouse: every view, every node, a search, a change.
   async keyboard() {
     const page = await viewer({ token: "admin" });
-    await page.evaluate(() => document.activeElement.blur());
+    await page.reload();
+    await settled(page);
     await page.keyboard.press("Tab");
     assert.equal(await focused(page), "Skip to the view");
     for (const view of ["Mesh", "Links", "Nodes", "Groups", "Jobs", "Launch", "Doctor"]) {
@@ -196,7 +258,10 @@ const checks = {
     await until("the panel", async () => (await focused(page)).startsWith("execution-node-017"));
     await page.getByRole("heading", { name: "Jobs" }).waitFor();
     await page.keyboard.press("Escape");
-    await until("the focus on the node", async () => (await focused(page)) === "node execution-node-017.eu-west-1.example.org");
+    await until(
+      "the focus on the node",
+      async () => (await focused(page)) === "node execution-node-017.eu-west-1.example.org",
+    );
     const seen = new Set();
     for (let step = 0; step < options.nodes; step += 1) {
       seen.add(await focused(page));
@@ -204,7 +269,10 @@ const checks = {
     }
     assert.equal(seen.size, options.nodes, "each node is reached");
     await page.keyboard.press("Home");
-    for (const [key, compare] of [["ArrowDown", (a, b) => b > a], ["ArrowUp", (a, b) => b < a]]) {
+    for (const [key, compare] of [
+      ["ArrowDown", (a, b) => b > a],
+      ["ArrowUp", (a, b) => b < a],
+    ]) {
       const height = async () => (await page.locator("#picture g:focus").boundingBox()).y;
       const before = await height();
       await page.keyboard.press(key);
@@ -221,21 +289,42 @@ const checks = {
     await until("the focus to stay", async () => (await focused(page)) === "Enable");
   },
 
-  /// What strangers have written is text, stays in its box, and reorders nothing.
+  // What strangers have written is text, stays in its box, and reorders nothing.
   async hostile() {
     const page = await viewer({ token: "admin" });
     const last = (await (await fetch(`${options.url}api/v1/jobs?limit=1`)).json()).jobs[0];
     const node = encodeURIComponent(last.name);
-    await happen("print", last.id - 1, `\u001b[31m${last.name}\u001b[2J\u001b[1;1H\u001b]8;;javascript:alert(1)\u0007x\u001b[38;5;1mred\u001b[0m\r\nend`);
-    const routes = [...VIEWS, `mesh/${node}`, `jobs/${last.id}`, `jobs/${last.id - 1}`, `jobs/${last.id - 30}`, "jobs?name=%3Cb%3E", "links?filter=%3Cimg", "%00/%E0%A4", "jobs/9999999"];
+    await happen(
+      "print",
+      last.id - 1,
+      `\u001b[31m${last.name}\u001b[2J\u001b[1;1H\u001b]8;;javascript:alert(1)\u0007x\u001b[38;5;1mred\u001b[0m\r\nend`,
+    );
+    const routes = [
+      ...VIEWS,
+      `mesh/${node}`,
+      `jobs/${last.id}`,
+      `jobs/${last.id - 1}`,
+      `jobs/${last.id - 30}`,
+      "jobs?name=%3Cb%3E",
+      "links?filter=%3Cimg",
+      "%00/%E0%A4",
+      "jobs/9999999",
+    ];
     for (const route of routes) {
       await open(page, route);
       if (route === `jobs/${last.id - 1}`) await page.getByText("end", { exact: true }).waitFor();
       const found = await page.evaluate(() => ({
-        hurt: globalThis.hurt, made: document.querySelectorAll("main img, main script, main iframe, body [style], [onerror], a[href^='javascript']").length,
-        text: document.body.innerText + [...document.querySelectorAll("[title], [aria-label]")].map(one => one.title + one.ariaLabel).join(""),
+        hurt: globalThis.hurt,
+        made: document.querySelectorAll(
+          "main img, main script, main iframe, body [style], [onerror], a[href^='javascript']",
+        ).length,
+        text:
+          document.body.innerText +
+          [...document.querySelectorAll("[title], [aria-label]")].map(one => one.title + one.ariaLabel).join(""),
         marks: /\p{M}{4}/u.test(document.body.textContent),
-        cut: [...document.querySelectorAll(".screen .line")].every(line => line.getBoundingClientRect().right <= line.parentNode.getBoundingClientRect().right),
+        cut: [...document.querySelectorAll(".screen .line")].every(
+          line => line.getBoundingClientRect().right <= line.parentNode.getBoundingClientRect().right,
+        ),
       }));
       assert.deepEqual([found.hurt, found.made, found.marks, found.cut], [undefined, 0, false, true], route);
       assert.doesNotMatch(found.text, /(?![\t\n\r])[\p{Cc}\p{Cf}]/u, route);
@@ -250,7 +339,7 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !text.includes("404")));
   },
 
-  /// The node goes and comes back: what was is still shown, what is new is read, and no byte of an output twice.
+  // The node goes and comes back: what was is still shown, what is new is read, and no byte of an output twice.
   async restart() {
     const [mesh, job] = [await viewer(), await viewer({ token: "operate" })];
     await open(job, `jobs/${options.job}`);
@@ -263,7 +352,10 @@ const checks = {
     await happen("stop");
     for (const page of [mesh, job]) {
       // Who only looks at the mesh notices with the next look, or as soon as something is asked.
-      if (page === mesh) await page.evaluate(() => { location.hash = "#/links"; });
+      if (page === mesh)
+        await page.evaluate(() => {
+          location.hash = "#/links";
+        });
       await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 25_000 });
     }
     await picture(job, "banner");
@@ -271,7 +363,8 @@ const checks = {
     await happen("cut", 0, 1);
     await happen("print", options.job, "while nobody looked");
     await happen("start");
-    for (const page of [mesh, job]) await until("the node to be back", async () => (await page.locator("#banner").innerText()) === "");
+    for (const page of [mesh, job])
+      await until("the node to be back", async () => (await page.locator("#banner").innerText()) === "");
     await open(mesh, "mesh");
     await until("the state of now", async () => (await mesh.locator("#picture line").count()) === lines - 1);
     assert.deepEqual(await places(mesh), before);
@@ -285,14 +378,15 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !/ERR_|401/.test(text)));
   },
 
-  /// A tab that nobody sees holds no connection, and is up to date once it is seen again.
+  // A tab that nobody sees holds no connection, and is up to date once it is seen again.
   async unseen() {
     const page = await viewer({ token: "read", route: `jobs/${options.job}` });
     await page.locator(".screen .line").first().waitFor();
-    const see = isSeen => page.evaluate(hidden => {
-      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
-      document.dispatchEvent(new Event("visibilitychange"));
-    }, !isSeen);
+    const see = isSeen =>
+      page.evaluate(hidden => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+      }, !isSeen);
     const [requests, ended] = [[], []];
     page.on("request", request => requests.push(request.url()));
     page.on("requestfailed", request => ended.push(request.url().match(/events|output/)[0]));
@@ -309,7 +403,10 @@ const checks = {
   },
 
   async two_viewers() {
-    const [one, other] = [await viewer({ token: "admin", route: "nodes" }), await viewer({ token: "operate", route: `jobs/${options.job}` })];
+    const [one, other] = [
+      await viewer({ token: "admin", route: "nodes" }),
+      await viewer({ token: "operate", route: `jobs/${options.job}` }),
+    ];
     const row = page => page.locator("tr", { has: page.locator('[title="execution-node-001.eu-west-1.example.org"]') });
     await open(other, "nodes");
     assert.equal(await other.getByRole("button", { name: "Disable" }).count(), 0, "only an administrator may");
@@ -324,7 +421,7 @@ const checks = {
     await until("the new job", async () => (await other.evaluate(() => location.hash)) !== `#/jobs/${options.job}`);
   },
 
-  /// However many jobs there are, the page has one page of them.
+  // However many jobs there are, the page has one page of them.
   async many_jobs() {
     const page = await viewer({ token: "read" });
     const began = Date.now();
@@ -347,10 +444,15 @@ const checks = {
     await page.getByLabel("Name begins with").fill("site-2");
     await page.getByRole("button", { name: "Filter" }).click();
     const cells = column => page.locator(`tbody td:nth-child(${column})`).allInnerTexts();
-    await until("the filter", async () => [...(await cells(2)), ...(await cells(3))].every(text => text === "site-2.yml" || text === "failed"));
+    await until("the filter", async () =>
+      [...(await cells(2)), ...(await cells(3))].every(text => text === "site-2.yml" || text === "failed"),
+    );
     assert.equal(await rows.count(), 50);
     await page.getByRole("link", { name: "Older" }).click();
-    await until("older ones of these", async () => page.url().includes("before=") && page.url().includes("state=failed"));
+    await until(
+      "older ones of these",
+      async () => page.url().includes("before=") && page.url().includes("state=failed"),
+    );
     await page.getByLabel("Node").fill("nowhere");
     await page.getByLabel("Node").press("Enter");
     await page.getByText("No job is like that.").waitFor();
@@ -358,9 +460,14 @@ const checks = {
     assert.ok(elements < 1_500, `${elements} elements`);
   },
 
-  /// A job that prints without end: the box has its last lines, and the browser stays quick.
+  // A job that prints without end: the box has its last lines, and the browser stays quick.
   async long_output() {
-    await happen("print", options.job, "a line of some length, of which there are very many, each like the one before", 200_000);
+    await happen(
+      "print",
+      options.job,
+      "a line of some length, of which there are very many, each like the one before",
+      200_000,
+    );
     await happen("print", options.job, "the last line");
     const page = await viewer({ token: "read", route: `jobs/${options.job}` });
     await settled(page);
@@ -374,19 +481,25 @@ const checks = {
     await happen("print", options.job, "the very last line");
     await page.getByText("the very last line", { exact: true }).waitFor();
     assert.ok((await count("*")) < 50_000, "each change of colour costs an element");
-    const letters = await page.evaluate(() => Math.max(...[...document.querySelectorAll(".screen .line")].map(line => line.textContent.length)));
+    const letters = await page.evaluate(() =>
+      Math.max(...[...document.querySelectorAll(".screen .line")].map(line => line.textContent.length)),
+    );
     assert.ok(letters < 5_000, `a line of ${letters} letters`);
-    await until("the note", async () => /The first \d+ lines are not shown/.test(await page.locator(".screen + .note").innerText()));
+    await until("the note", async () =>
+      /The first \d+ lines are not shown/.test(await page.locator(".screen + .note").innerText()),
+    );
     const tail = page.getByLabel("Keep the end in sight");
     assert.ok(await tail.isChecked());
-    await page.locator(".screen").evaluate(box => { box.scrollTop = 0; });
+    await page.locator(".screen").evaluate(box => {
+      box.scrollTop = 0;
+    });
     await until("the tail to be let go", async () => !(await tail.isChecked()));
     await happen("print", options.job, "later");
     await page.getByText("later", { exact: true }).waitFor({ state: "attached" });
     assert.equal(await page.locator(".screen").evaluate(box => box.scrollTop < 100), true);
   },
 
-  /// What a level may see, and the way to another one.
+  // What a level may see, and the way to another one.
   async sessions() {
     const page = await viewer();
     const views = () => page.locator("header nav a:visible").allInnerTexts();
@@ -410,12 +523,12 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !text.includes("401")));
   },
 
-  /// The form of a launch. What it sends is looked at by whoever runs this.
+  // The form of a launch. What it sends is looked at by whoever runs this.
   async launch() {
     await launch(await viewer({ token: "operate" }), options.fields, options.group);
   },
 
-  /// A real node, with a real runner: what its operator does in a day.
+  // A real node, with a real runner: what its operator does in a day.
   async real() {
     const page = await viewer();
     page.on("dialog", dialog => dialog.accept());
@@ -455,7 +568,7 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !/ERR_|401/.test(text)));
   },
 
-  /// Where the page puts the nodes of a mesh.
+  // Where the page puts the nodes of a mesh.
   async layout() {
     const { layout } = await import("../../src/http/page/topology.js");
     const { nodes, links } = JSON.parse(readFileSync(options.mesh, "utf8"));
@@ -464,7 +577,11 @@ const checks = {
 };
 
 try {
-  if (name !== "layout") browser = await chromium.launch({ executablePath: options.chromium ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+  if (name !== "layout")
+    browser = await chromium.launch({
+      executablePath: options.chromium ?? "/usr/bin/chromium",
+      args: ["--no-sandbox"],
+    });
   await checks[name]();
   assert.deepEqual(complaints, []);
 } finally {

@@ -1,16 +1,16 @@
 // Talks to the node: reads, changes, streams, and the events that tell when to read again. It owns the session, and
-// whether the node answers: after a loss it alone asks again, ever more rarely, and says when the node is back. It knows
-// no view.
+// whether the node answers: after a loss it alone asks again, ever more rarely, and says when the node is back. It
+// knows no view.
 
 const BASE = "api/v1/";
-/// Milliseconds.
+// Milliseconds.
 const PATIENCE = 20_000;
 const FIRST_RETRY = 1_000;
 const LAST_RETRY = 30_000;
 const LEVELS = ["none", "read", "operate", "admin"];
 const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "instance.state", "job.state", "owner.takeover",
   "store.up", "store.down", "cert.expires", "reload", "gap"];
-/// What a proxy says of a node that is away.
+// What a proxy says of a node that is away.
 const GATEWAY = [502, 503, 504];
 
 export class ApiError extends Error {
@@ -20,13 +20,13 @@ export class ApiError extends Error {
   }
 }
 
-/// Whether a level is enough.
+// Whether a level is enough.
 export const may = level => LEVELS.indexOf(session.level) >= LEVELS.indexOf(level);
 
-/// Who we are, and what the node is.
+// Who we are, and what the node is.
 export let session = { node: "", level: "none", controller: false };
 
-/// "lost" and "back" say whether the node answers, "session" that we may something else, "event" what has changed.
+// "lost" and "back" say whether the node answers, "session" that we may something else, "event" what has changed.
 export const connection = new EventTarget();
 
 let source = null;
@@ -45,7 +45,8 @@ function address(path, query) {
 async function call(path, { query, ...options } = {}) {
   let response;
   try {
-    response = await fetch(address(path, query), { signal: AbortSignal.timeout(PATIENCE), redirect: "error", ...options });
+    const usual = { signal: AbortSignal.timeout(PATIENCE), redirect: "error" };
+    response = await fetch(address(path, query), { ...usual, ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     lose();
@@ -60,13 +61,13 @@ async function call(path, { query, ...options } = {}) {
 
 export const get = async (path, query) => (await call(path, { query })).json();
 
-/// An answer whose bytes are read as they come, until the signal.
+// An answer whose bytes are read as they come, until the signal.
 export const stream = (path, query, signal) => call(path, { query, signal });
 
-/// The whole of what a stream shows, for a link.
+// The whole of what a stream shows, for a link.
 export const whole = path => BASE + path;
 
-/// Changes something. A body that is no text is sent as JSON.
+// Changes something. A body that is no text is sent as JSON.
 export async function post(path, body) {
   const isText = typeof body === "string";
   const headers = { "Content-Type": isText ? "application/octet-stream" : "application/json" };
@@ -88,7 +89,7 @@ export async function signOut() {
   await openSession();
 }
 
-/// Reads who we are, and begins to listen. A node that says so is there.
+// Reads who we are, and begins to listen. A node that says so is there.
 export async function openSession() {
   session = await get("session");
   const wasLost = retry !== null;
@@ -99,7 +100,7 @@ export async function openSession() {
   tell("session");
 }
 
-/// A browser has six connections to a server for all of its tabs: one that nobody sees holds none.
+// A browser has six connections to a server for all of its tabs: one that nobody sees holds none.
 function listen() {
   source?.close();
   source = null;
@@ -127,7 +128,7 @@ function tryLater(wait) {
   retry = setTimeout(() => tryNow(Math.min(wait * 2, LAST_RETRY)), wait * (0.75 + Math.random() / 2));
 }
 
-/// Asks a node that was lost.
+// Asks a node that was lost.
 export async function tryNow(wait = FIRST_RETRY) {
   clearTimeout(retry);
   try {

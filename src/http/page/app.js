@@ -8,7 +8,7 @@ import { jobView, jobsView } from "./jobs.js";
 import { launchView } from "./launch.js";
 import { doctorView, groupsView, linksView, meshView, nodesView } from "./mesh.js";
 
-/// Views by the first word of the address, and what they need.
+// Views by the first word of the address, and what they need.
 const VIEWS = {
   mesh: { open: meshView },
   links: { open: linksView },
@@ -19,25 +19,27 @@ const VIEWS = {
   launch: { open: launchView, controller: true, level: "operate" },
   doctor: { open: doctorView, level: "read" },
 };
-/// Seconds between two looks where events tell of changes, and where nothing does.
+// Seconds between two looks where events tell of changes, and where nothing does.
 const CALM = 30;
 const BLIND = 10;
-/// Milliseconds between two looks at least, whatever happens; and where jobs only change what a node has left.
+// Milliseconds between two looks at least, whatever happens; and where jobs only change what a node has left.
 const PAUSE = 1_000;
 const PAUSE_FOR_JOBS = 5_000;
-/// Events that are listed, and milliseconds for which they are gathered before they are read out.
+// Events that are listed, and milliseconds for which they are gathered before they are read out.
 const MOST_EVENTS = 100;
 const GATHERED = 5_000;
-/// What somebody who listens should know at once; jobs come and go all the time.
-const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "instance.state", "store.up", "store.down", "cert.expires"];
+// What somebody who listens should know at once; jobs come and go all the time.
+const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "instance.state", "store.up", "store.down",
+  "cert.expires"];
 
-const [main, banner, who, dialog, events] = ["main", "banner", "who", "sign-in", "events"].map(id => document.getElementById(id));
+const [main, banner, who, dialog, events] =
+  ["main", "banner", "who", "sign-in", "events"].map(id => document.getElementById(id));
 const problem = el("p", { class: "error", role: "alert" });
 let view = null;
 let current = null;
 let timer = null;
 let lastLook = 0;
-/// Who we were when the view was opened.
+// Who we were when the view was opened.
 let rights = null;
 
 function parse(hash) {
@@ -50,13 +52,13 @@ function parse(hash) {
     // A damaged address is one without a name.
   }
   const isJob = word === "jobs" && /^\d+$/.test(name ?? "");
-  const view = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "mesh";
-  return { view, word: isJob ? "jobs" : view, name, id: name, query: new URLSearchParams(query) };
+  const asked = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "mesh";
+  return { view: asked, word: isJob ? "jobs" : asked, name, id: name, query: new URLSearchParams(query) };
 }
 
 const isOpen = ({ controller, level }) => (!controller || session.controller) && may(level ?? "none");
 
-/// Opens what the address names. Whoever came by a link of the page is at the view's title.
+// Opens what the address names. Whoever came by a link of the page is at the view's title.
 function go(isFirst) {
   const route = parse(location.hash);
   if (!isFirst && route.view === current && view.go) {
@@ -87,11 +89,12 @@ function close() {
 }
 
 function closed({ controller }) {
-  const why = controller && !session.controller ? "This node is no control node." : "Sign in with a token that may see this.";
+  const isMissing = controller && !session.controller;
+  const why = isMissing ? "This node is no control node." : "Sign in with a token that may see this.";
   return { title: "Not shown", element: el("p", {}, why), hears: () => false, load: async () => {} };
 }
 
-/// Reads the view again: now, or once a look that has begun is over.
+// Reads the view again: now, or once a look that has begun is over.
 async function look() {
   clearTimeout(timer);
   const looked = view;
@@ -117,7 +120,7 @@ function lookIfSeen() {
   if (!document.hidden) look();
 }
 
-/// Reads the view again soon: many events are one look.
+// Reads the view again soon: many events are one look.
 function lookSoon(pause) {
   clearTimeout(timer);
   timer = setTimeout(lookIfSeen, Math.max(lastLook + pause - Date.now(), 0));
@@ -148,6 +151,7 @@ function setUpDialog() {
     try {
       await signIn(form.elements.token.value.trim());
       dialog.close();
+      main.querySelector("h1").focus();
       say(`You are signed in as ${session.who}`);
     } catch (error) {
       fill(wrong, error.code === "unauthorized" ? "This node does not know that token." : error.message);
@@ -156,13 +160,22 @@ function setUpDialog() {
   });
 }
 
-/// An event in words.
+// An event in words.
 function words({ event, node, peer, job, from, to }) {
   const change = [from && ` from ${from}`, to && ` to ${to}`].filter(Boolean).join("");
-  const about = { "link.up": `link ${node} – ${peer} is up`, "link.down": `link ${node} – ${peer} is down`, "node.seen": `${node} is seen`,
-    "node.lost": `${node} is lost`, "instance.state": `${node}${change}`, "job.state": `job ${job}${change}`,
-    "owner.takeover": `job ${job}: owner${change}`, "store.up": `the store of ${node} is back`, "store.down": `the store of ${node} is away`,
-    "cert.expires": `certificate ${from} of ${node} ends ${to}`, gap: "events are missing here" };
+  const about = {
+    "link.up": `link ${node} – ${peer} is up`,
+    "link.down": `link ${node} – ${peer} is down`,
+    "node.seen": `${node} is seen`,
+    "node.lost": `${node} is lost`,
+    "instance.state": `${node}${change}`,
+    "job.state": `job ${job}${change}`,
+    "owner.takeover": `job ${job}: owner${change}`,
+    "store.up": `the store of ${node} is back`,
+    "store.down": `the store of ${node} is away`,
+    "cert.expires": `certificate ${from} of ${node} ends ${to}`,
+    gap: "events are missing here",
+  };
   return about[event] ?? `${event} ${node}${change}`;
 }
 
@@ -171,7 +184,8 @@ let telling = null;
 
 function tellEvent(event) {
   const list = events.querySelector("ol");
-  list.prepend(el("li", {}, el("time", { datetime: event.time }, new Date(event.time ?? Date.now()).toLocaleTimeString()), " ", words(event)));
+  const time = new Date(event.time ?? Date.now()).toLocaleTimeString();
+  list.prepend(el("li", {}, el("time", { datetime: event.time }, time), " ", words(event)));
   while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
   if (!TOLD.includes(event.event)) return;
   gathered.push(event);
@@ -210,6 +224,6 @@ document.getElementById("skip").addEventListener("click", event => {
   event.preventDefault();
   main.focus();
 });
-window.addEventListener("hashchange", () => go(false));
+window.addEventListener("hashchange", () => rights !== null && go(false));
 setUpDialog();
 openSession().catch(() => {});

@@ -1,17 +1,17 @@
-// Makes elements, tables and texts. All text passes `shown` on its way to the screen, and nothing here or elsewhere parses
-// HTML: what a node, a job or an operator has named stays text. It knows no view and asks nobody.
+// Makes elements, tables and texts. All text passes `shown` on its way to the screen, and nothing here or elsewhere
+// parses HTML: what a node, a job or an operator has named stays text. It knows no view and asks nobody.
 
 const SVG = "http://www.w3.org/2000/svg";
-/// What commands a screen or reorders what is read on it. Joiners stay: words of some languages need them.
+// What commands a screen or reorders what is read on it. Joiners stay: words of some languages need them.
 const COMMANDS = /(?![\t\n\u200c\u200d])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
-/// Marks are drawn one above the other, without an end.
+// Marks are drawn one above the other, without an end.
 const STACKED = /(\p{M}{3})\p{M}+/gu;
-/// Rows of one table: with more of them, a filter finds what scrolling does not.
+// Rows of one table: with more of them, a filter finds what scrolling does not.
 const MOST_ROWS = 500;
 
 export const shown = text => String(text).replace(COMMANDS, "\ufffd").replace(STACKED, "$1");
 
-/// An element with its attributes and children. `on…` are listeners; false, null and undefined leave something out.
+// An element with its attributes and children. `on…` are listeners; false, null and undefined leave something out.
 export const el = (name, attributes, ...children) => build(document.createElement(name), attributes, children);
 
 export const svg = (name, attributes, ...children) => build(document.createElementNS(SVG, name), attributes, children);
@@ -28,13 +28,13 @@ function build(element, attributes, children) {
   return element;
 }
 
-/// Replaces what an element contains.
+// Replaces what an element contains.
 export function fill(element, ...children) {
   const given = children.flat(Infinity).filter(child => child !== false && child != null);
   element.replaceChildren(...given.map(child => (child instanceof Node ? child : shown(child))));
 }
 
-/// The same for what is looked at again and again: what has not changed stays, and so do the focus and the place.
+// The same for what is looked at again and again: what has not changed stays, and so do the focus and the place.
 export function refill(element, ...children) {
   passTime(element);
   const wanted = element.cloneNode(false);
@@ -47,7 +47,7 @@ export function refill(element, ...children) {
   if (at >= 0) places()[at]?.focus({ preventScroll: true });
 }
 
-/// Somebody's name: letters of either direction stay within it, and a long one is cut on the screen alone.
+// Somebody's name: letters of either direction stay within it, and a long one is cut on the screen alone.
 export const named = text => el("bdi", { class: "name", title: text }, text);
 
 export const link = (route, ...children) => el("a", { href: route }, ...children);
@@ -56,13 +56,13 @@ export const nodeLink = name => link(`#/mesh/${encodeURIComponent(name)}`, named
 
 export const jobLink = id => link(`#/jobs/${id}`, id);
 
-/// A list of names, of which the first ones are shown.
+// A list of names, of which the first ones are shown.
 export function names(all, most = 8) {
   const parts = all.slice(0, most).flatMap((name, at) => [at > 0 && ", ", named(name)]);
   return all.length > most ? [...parts, ` and ${all.length - most} more`] : parts;
 }
 
-/// Terms and what is to say of them; those of which nothing is to say are left out.
+// Terms and what is to say of them; those of which nothing is to say are left out.
 export function facts(pairs) {
   const said = pairs.filter(([, what]) => what !== null && what !== undefined && what !== "" && what.length !== 0);
   return el("dl", {}, said.map(([term, what]) => el("div", {}, el("dt", {}, term), el("dd", {}, what))));
@@ -70,19 +70,19 @@ export function facts(pairs) {
 
 export const state = (word, kind) => el("span", { class: `state ${kind}` }, word);
 
-/// How much of a capacity is used.
+// How much of a capacity is used.
 export function usage(used, capacity, label) {
   const bar = el("meter", { min: 0, max: Math.max(capacity, 1), value: Math.min(used, capacity), "aria-label": label });
   return el("span", { class: "usage" }, capacity > 0 && bar, `${used} of ${capacity}`);
 }
 
-/// A table that is shown again and again: a row that is there stays the same element, and who has the focus keeps it.
+// A table that is shown again and again: a row that is there stays the same element, and who has the focus keeps it.
 export class Table {
   #rows = new Map();
   #body = el("tbody");
   #note = el("p", { class: "note" });
 
-  /// Columns are {head, cell, wide}; wide ones are left out on a narrow screen.
+  // Columns are {head, cell, wide}; wide ones are left out on a narrow screen.
   constructor(caption, columns, key) {
     this.columns = columns;
     this.key = key;
@@ -95,32 +95,40 @@ export class Table {
   show(all, nothing = "There are none.") {
     const rows = all.slice(0, MOST_ROWS);
     const before = this.#rows;
-    this.#rows = new Map(rows.map(row => [this.key(row), before.get(this.key(row)) ?? { element: el("tr"), text: "" }]));
+    const row = key => before.get(key) ?? { element: el("tr"), text: "" };
+    this.#rows = new Map(rows.map(one => [this.key(one), row(this.key(one))]));
     let focused = document.activeElement;
-    rows.forEach((row, at) => {
-      const one = this.#rows.get(this.key(row));
-      focused = this.#fill(one, row, focused);
-      if (this.#body.children[at] !== one.element) this.#body.insertBefore(one.element, this.#body.children[at] ?? null);
+    rows.forEach((one, at) => {
+      const { element } = this.#rows.get(this.key(one));
+      focused = this.#fill(this.#rows.get(this.key(one)), one, focused);
+      const there = this.#body.children[at] ?? null;
+      if (there !== element) this.#body.insertBefore(element, there);
     });
     while (this.#body.children.length > this.#rows.size) this.#body.lastElementChild.remove();
     // Whoever is moved loses the focus as well.
     if (focused !== document.activeElement && focused?.isConnected) focused.focus();
     const more = all.length - rows.length;
-    fill(this.#note, all.length === 0 ? nothing : more > 0 ? `${more} more rows are not shown: narrow the filter.` : "");
+    fill(this.#note, all.length === 0 && nothing, more > 0 && `${more} more rows are not shown: narrow the filter.`);
   }
 
-  /// Returns what is to have the focus then: a link or button in the place of the one that had it.
+  // Returns what is to have the focus then: a link or button in the place of the one that had it.
   #fill(one, row, focused) {
     const text = JSON.stringify(row);
     if (one.text === text) return focused;
-    const cell = [...one.element.cells].findIndex(each => each.contains(focused));
+    const at = [...one.element.cells].findIndex(each => each.contains(focused));
     fill(one.element, this.columns.map(({ cell, wide }) => el("td", { class: wide && "wide" }, cell(row))));
     one.text = text;
-    return cell >= 0 ? one.element.cells[cell].querySelector("a, button") : focused;
+    return at >= 0 ? one.element.cells[at].querySelector("a, button") : focused;
   }
 }
 
-/// A field with its label, and what is to say about it.
+// What a filter or a search is typed into.
+export const searchForm = (submit, ...children) =>
+  el("form", { class: "filter", role: "search", onsubmit: submit }, children);
+
+export const searchInput = value => el("input", { type: "search", autocomplete: "off", spellcheck: "false", value });
+
+// A field with its label, and what is to say about it.
 export function field(label, input, note) {
   const labelled = el("label", {}, el("span", {}, label), input);
   if (!note) return labelled;
@@ -128,13 +136,13 @@ export function field(label, input, note) {
   return el("div", {}, labelled, el("small", { id: `about-${input.name}` }, note));
 }
 
-/// A moment, as how long ago it was.
+// A moment, as how long ago it was.
 export const ago = text =>
   text && el("time", { class: "ago", datetime: text, title: new Date(text).toLocaleString() }, sinceThen(text));
 
 const sinceThen = text => `${span(Math.max(0, (Date.now() - Date.parse(text)) / 1000))} ago`;
 
-/// What was shown some time ago is longer ago now.
+// What was shown some time ago is longer ago now.
 export function passTime(root) {
   for (const one of root.querySelectorAll(".ago")) one.textContent = sinceThen(one.dateTime);
 }
@@ -156,14 +164,14 @@ export function size(bytes) {
 
 export const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 
-/// Tells what was done, or why it was not, where a screen reader hears it.
+// Tells what was done, or why it was not, where a screen reader hears it.
 export function say(text, isError = false) {
   const place = document.getElementById("said");
   place.className = isError ? "error" : "";
   fill(place, text);
 }
 
-/// A button that changes something: it cannot be pressed twice, and an error is told.
+// A button that changes something: it cannot be pressed twice, and an error is told.
 export function action(label, change, question) {
   const press = async ({ currentTarget: button }) => {
     if (question && !window.confirm(shown(question))) return;

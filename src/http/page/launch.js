@@ -4,7 +4,7 @@
 import { get, post } from "./api.js";
 import { el, field, fill, say } from "./dom.js";
 
-/// The runner gives ansible a terminal at which nobody sits: with an empty standard input a playbook that asks goes on.
+// The runner gives ansible a terminal at which nobody sits: with an empty standard input a playbook that asks goes on.
 const NO_TERMINAL = `import os
 
 from ansible.plugins.callback import CallbackBase
@@ -18,12 +18,12 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "no_terminal"
     CALLBACK_NEEDS_ENABLED = False
 `;
-/// A playbook runs in project/, one below the rest.
+// A playbook runs in project/, one below the rest.
 const ENVIRONMENT = JSON.stringify({ ANSIBLE_CALLBACK_PLUGINS: "../env/callback" });
-/// Of zip: the signatures of its parts, version 2.0, names in UTF-8, made on Unix, a file that its owner alone reads.
+// Of zip: the signatures of its parts, version 2.0, names in UTF-8, made on Unix, a file that its owner alone reads.
 const [FILE, ENTRY, END] = [0x04034b50, 0x02014b50, 0x06054b50];
 const [VERSION, UTF8, UNIX, MODE] = [20, 0x800, 3 << 8, 0o100600];
-/// Letters that become bytes at a time, as arguments of a function.
+// Letters that become bytes at a time, as arguments of a function.
 const BLOCK = 3 << 12;
 
 const CRC = Uint32Array.from({ length: 256 }, (_, at) => {
@@ -34,10 +34,11 @@ const CRC = Uint32Array.from({ length: 256 }, (_, at) => {
 
 export const crc32 = bytes => ~bytes.reduce((sum, byte) => CRC[(sum ^ byte) & 255] ^ (sum >>> 8), -1) >>> 0;
 
-/// Numbers as little-endian bytes: [value, bytes] each.
-const numbers = pairs => pairs.flatMap(([value, size]) => Array.from({ length: size }, (_, at) => (value >>> (8 * at)) & 255));
+// Numbers as little-endian bytes: [value, bytes] each.
+const numbers = pairs =>
+  pairs.flatMap(([value, size]) => Array.from({ length: size }, (_, at) => (value >>> (8 * at)) & 255));
 
-/// A zip of files that are not compressed: [name, text] each.
+// A zip of files that are not compressed: [name, text] each.
 export function zip(files, now = new Date()) {
   const day = (Math.max(now.getFullYear() - 1980, 0) << 9) | ((now.getMonth() + 1) << 5) | now.getDate();
   const time = (now.getHours() << 11) | (now.getMinutes() << 5) | (now.getSeconds() >> 1);
@@ -45,10 +46,12 @@ export function zip(files, now = new Date()) {
   let at = 0;
   for (const [path, text] of files) {
     const [name, body] = [path, text].map(one => new TextEncoder().encode(one));
-    const facts = [[VERSION, 2], [UTF8, 2], [0, 2], [time, 2], [day, 2], [crc32(body), 4], [body.length, 4], [body.length, 4], [name.length, 2], [0, 2]];
+    const sizes = [[body.length, 4], [body.length, 4], [name.length, 2], [0, 2]];
+    const facts = [[VERSION, 2], [UTF8, 2], [0, 2], [time, 2], [day, 2], [crc32(body), 4], ...sizes];
     const head = numbers([[FILE, 4], ...facts]);
     parts.push(head, name, body);
-    entries.push(numbers([[ENTRY, 4], [UNIX | VERSION, 2], ...facts, [0, 2], [0, 2], [0, 2], [MODE << 16, 4], [at, 4]]), name);
+    const more = [[0, 2], [0, 2], [0, 2], [MODE << 16, 4], [at, 4]];
+    entries.push(numbers([[ENTRY, 4], [UNIX | VERSION, 2], ...facts, ...more]), name);
     at += head.length + name.length + body.length;
   }
   const size = entries.reduce((sum, part) => sum + part.length, 0);
@@ -68,8 +71,10 @@ function base64(bytes) {
   return text;
 }
 
-/// What `work submit controller` gets.
-export function submission({ url, revision, credential, playbook, inventory, variables, group, name, limit }) {
+// What `work submit controller` gets.
+export function submission({ inventory, variables, ...words }) {
+  const trimmed = Object.entries(words).map(([key, value]) => [key, value.trim()]);
+  const { url, revision, credential, playbook, group, name, limit } = Object.fromEntries(trimmed);
   const given = (key, value) => (value ? { [key]: value } : {});
   const header = {
     controller: 1,
@@ -90,17 +95,20 @@ export function submission({ url, revision, credential, playbook, inventory, var
 }
 
 export function launchView() {
-  const text = (name, more = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...more });
-  const lines = (name, more = {}) => el("textarea", { name, rows: 6, spellcheck: "false", autocomplete: "off", ...more });
+  const usual = { autocomplete: "off", spellcheck: "false" };
+  const text = (name, more = {}) => el("input", { name, ...usual, ...more });
+  const lines = (name, more = {}) => el("textarea", { name, rows: 6, ...usual, ...more });
   const group = el("select", { name: "group" }, el("option", { value: "" }, "default"));
   const wrong = el("p", { class: "error", role: "alert" });
   const button = el("button", { type: "submit" }, "Launch");
   const form = el("form", { class: "launch", onsubmit: launch },
-    field("Project (git)", text("url", { required: true, placeholder: "https://git.example/team/site.git" }), "https, ssh or, on this node's own disk, file"),
+    field("Project (git)", text("url", { required: true, placeholder: "https://git.example/team/site.git" }),
+      "https, ssh or, on this node's own disk, file"),
     field("Branch, tag or commit", text("revision"), "empty: what the repository itself takes"),
     field("Credential", text("credential"), "the name of a credential of this node, if git asks for a login"),
     field("Playbook", text("playbook", { required: true, placeholder: "site.yml" })),
-    field("Inventory", lines("inventory", { required: true, placeholder: "[web]\nweb1.example\nweb2.example" }), "as in a file of ansible: INI or YAML"),
+    field("Inventory", lines("inventory", { required: true, placeholder: "[web]\nweb1.example\nweb2.example" }),
+      "as in a file of ansible: INI or YAML"),
     field("Variables", lines("variables", { placeholder: "colour: green" }), "YAML or JSON, as extra variables"),
     field("Limit", text("limit"), "hosts or groups of the inventory; empty: all"),
     field("Instance group", group), field("Name", text("name"), "empty: that of the playbook"),
@@ -110,9 +118,8 @@ export function launchView() {
     event.preventDefault();
     fill(wrong);
     button.disabled = true;
-    const values = Object.fromEntries([...new FormData(form)].map(([key, value]) => [key, key === "inventory" || key === "variables" ? value : value.trim()]));
     try {
-      const { id, unit } = await post("jobs", submission(values));
+      const { id, unit } = await post("jobs", submission(Object.fromEntries(new FormData(form))));
       if (id == null) say(`The store is away: unit ${unit} becomes a job as soon as it is back.`);
       else location.hash = `#/jobs/${id}`;
     } catch (error) {

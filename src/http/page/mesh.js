@@ -1,14 +1,21 @@
-// The views of the mesh: its picture with what is known of one node, links, nodes, groups, and what the doctor finds. It
-// owns what counts as wrong with a node or a link, so that every view says the same of it.
+// The views of the mesh: its picture with what is known of one node, links, nodes, groups, and what the doctor finds.
+// It owns what counts as wrong with a node or a link, so that every view says the same of it.
 
 import { get, may, post, session } from "./api.js";
-import { Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, size, state, usage } from "./dom.js";
+import {
+  Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, searchForm,
+  searchInput, size, state, usage,
+} from "./dom.js";
 import { jobState } from "./jobs.js";
 import { Picture } from "./topology.js";
 
+// Of one node, in its panel.
+const MOST_LINKS = 100;
 const MESH = ["link", "node", "instance"];
+const LEGEND = [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"],
+  ["own", "this node"]];
 
-/// Whether the node lives up to what its operators want of it: a class, and words.
+// Whether the node lives up to what its operators want of it: a class, and words.
 function condition(node, instance) {
   if (!node.reachable) return ["bad", "out of reach"];
   if (!instance) return ["ok", node.own ? "this node" : "reachable"];
@@ -17,11 +24,14 @@ function condition(node, instance) {
   return instance.node_state === "ready" ? ["ok", "ready"] : ["warn", instance.node_state];
 }
 
-const milliseconds = seconds => (seconds == null ? "" : `${(seconds * 1000).toPrecision(seconds < 0.001 ? 1 : 3)} ms`);
+function roundTrip(seconds) {
+  if (seconds == null) return "";
+  return seconds < 1 ? `${(seconds * 1000).toPrecision(seconds < 0.001 ? 1 : 3)} ms` : `${seconds.toFixed(2)} s`;
+}
 
 const percent = share => `${(share * 100).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
 
-/// What both ends say of a link, as one: the worst of what harms, and the latest round trip.
+// What both ends say of a link, as one: the worst of what harms, and the latest round trip.
 function summary(one) {
   const all = one.figures ?? [];
   const worst = key => Math.max(...all.map(figure => figure[key]));
@@ -50,11 +60,11 @@ const linkState = one =>
   ({ bad: state("loses packets", "bad"), half: state("one end alone", "warn"), ok: state("up", "ok") })[linkKind(one)];
 
 function aboutLink(one) {
-  const lossy = one.isKnown ? `round trip ${milliseconds(one.rtt) || "unknown"}, loss ${percent(one.loss)}` : "no figures";
+  const lossy = one.isKnown ? `round trip ${roundTrip(one.rtt) || "unknown"}, loss ${percent(one.loss)}` : "no figures";
   return `cost ${one.cost}, ${lossy}${one.isHalf ? ", one end alone knows it" : ""}`;
 }
 
-/// Instances by name; none where no controller is, or its store is away: the mesh is shown all the same.
+// Instances by name; none where no controller is, or its store is away: the mesh is shown all the same.
 async function instances() {
   if (!session.controller) return new Map();
   try {
@@ -80,15 +90,14 @@ function ability(instance) {
 }
 
 export function meshView(route) {
-  const search = el("input", { type: "search", autocomplete: "off", spellcheck: "false" });
+  const search = searchInput("");
   const found = el("output");
   const leave = () => { location.hash = "#/mesh"; };
   const [about, jobs] = [el("div"), el("div")];
-  const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node", onkeydown: ({ key }) => key === "Escape" && leave() },
-    el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×"), about, jobs);
-  const legend = el("p", { class: "note legend" },
-    [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"], ["own", "this node"]]
-      .map(([kind, words]) => el("span", { class: `key ${kind}` }, words)));
+  const close = el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×");
+  const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node" }, close, about, jobs);
+  panel.addEventListener("keydown", ({ key }) => key === "Escape" && leave());
+  const keys = LEGEND.map(([kind, words]) => el("span", { class: `key ${kind}` }, words));
   const choose = name => { location.hash = `#/mesh/${encodeURIComponent(name)}`; };
   const picture = new Picture(session.node, choose);
   let [mesh, shownName] = [null, null];
@@ -113,7 +122,8 @@ export function meshView(route) {
     panel.classList.toggle("left", picture.side(name) > 0.5);
     picture.mark(name);
     if (isNew) fill(jobs);
-    refill(about, el("h2", { tabindex: -1 }, named(name)), node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now."));
+    const known = node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now.");
+    refill(about, el("h2", { tabindex: -1 }, named(name)), known);
     if (isNew) about.querySelector("h2").focus();
     if (node && session.controller) await showJobs(name);
   }
@@ -122,15 +132,18 @@ export function meshView(route) {
     const instance = mesh.byName.get(node.name);
     const [kind, words] = condition(node, instance);
     const links = mesh.links.filter(({ a, b }) => a === node.name || b === node.name);
-    const line = one => el("tr", { class: linkKind(one) === "bad" && "bad" }, el("td", {}, nodeLink(one.a === node.name ? one.b : one.a)),
-      el("td", {}, milliseconds(one.rtt)), el("td", {}, one.isKnown && percent(one.loss)), el("td", {}, one.cost));
+    const line = one => el("tr", { class: linkKind(one) === "bad" && "bad" },
+      [nodeLink(one.a === node.name ? one.b : one.a), roundTrip(one.rtt), one.isKnown && percent(one.loss), one.cost]
+        .map(cell => el("td", {}, cell)));
     const heads = ["Link to", "Round trip", "Loss", "Cost"].map(head => el("th", { scope: "col" }, head));
+    const isDirect = node.next_hop === node.name;
+    const used = instance && usage(instance.consumed_capacity, instance.capacity, "Used capacity");
     return [
       facts([
         ["State", state(words, kind)],
-        ["Way", node.own || !node.reachable ? null : node.next_hop === node.name ? "a direct link" : ["through ", nodeLink(node.next_hop)]],
+        ["Way", !node.own && node.reachable && (isDirect ? "a direct link" : ["through ", nodeLink(node.next_hop)])],
         ["Cost", node.own ? null : node.cost],
-        ["Capacity", instance && [usage(instance.consumed_capacity, instance.capacity, "Used capacity"), ` forks, ${count(instance.jobs_running, "job")}`]],
+        ["Capacity", used && [used, ` forks, ${count(instance.jobs_running, "job")}`]],
         ["Groups", instance && names(instance.groups)],
         ["Errors", instance?.errors.map(text => el("p", { class: "error" }, text))],
         ["Work types", names(node.work_types)],
@@ -138,8 +151,9 @@ export function meshView(route) {
         ["Advertised", ago(node.last_advertised)],
       ]),
       instance && may("admin") && el("p", { class: "actions" }, ability(instance)),
-      links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, links.slice(0, 100).map(line))),
-      links.length > 100 && el("p", { class: "note" }, link(`#/links?filter=${encodeURIComponent(node.name)}`, `All ${links.length} links`)),
+      links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)),
+        el("tbody", {}, links.slice(0, MOST_LINKS).map(line))),
+      links.length > MOST_LINKS && link(`#/links?filter=${encodeURIComponent(node.name)}`, `All ${links.length} links`),
     ];
   }
 
@@ -153,7 +167,8 @@ export function meshView(route) {
 
   return {
     title: "Mesh",
-    element: el("div", { class: "mesh" }, el("form", { class: "filter", role: "search", onsubmit: enter }, field("Find a node", search), found), picture.element, panel, legend),
+    element: el("div", { class: "mesh" }, searchForm(enter, field("Find a node", search), found), picture.element,
+      panel, el("p", { class: "note legend" }, keys)),
     hears: event => MESH.includes(event.event.split(".")[0]) || event.event === "job.state",
     async load() {
       mesh = await readMesh();
@@ -167,7 +182,7 @@ export function meshView(route) {
       find();
       if (route.name) await showPanel(route.name);
     },
-    /// Another node of the same picture, or none.
+    // Another node of the same picture, or none.
     go(other) {
       route = other;
       if (other.name) return;
@@ -180,9 +195,9 @@ export function meshView(route) {
   };
 }
 
-/// A table below a field that leaves rows out, by words that one of them has.
+// A table below a field that leaves rows out, by words that one of them has.
 function filtered(table, route, words) {
-  const input = el("input", { type: "search", autocomplete: "off", spellcheck: "false", value: route.query.get("filter") ?? "" });
+  const input = searchInput(route.query.get("filter") ?? "");
   let rows = [];
   const show = () => {
     const text = input.value.toLowerCase();
@@ -190,7 +205,7 @@ function filtered(table, route, words) {
   };
   input.addEventListener("input", show);
   return {
-    element: el("div", {}, el("form", { class: "filter", role: "search", onsubmit: event => event.preventDefault() }, field("Filter", input)), table.element),
+    element: el("div", {}, searchForm(event => event.preventDefault(), field("Filter", input)), table.element),
     show(all) {
       rows = all;
       show();
@@ -203,7 +218,7 @@ export function linksView(route) {
     { head: "Between", cell: one => nodeLink(one.a) },
     { head: "and", cell: one => nodeLink(one.b) },
     { head: "State", cell: linkState },
-    { head: "Round trip", cell: one => milliseconds(one.rtt) },
+    { head: "Round trip", cell: one => roundTrip(one.rtt) },
     { head: "Loss", cell: one => one.isKnown && percent(one.loss) },
     { head: "Cost", cell: one => one.cost },
     { head: "Transport", wide: true, cell: one => one.transport },
@@ -225,13 +240,15 @@ export function linksView(route) {
 
 export function nodesView(route) {
   const of = one => one.instance;
+  const used = one => of(one) && usage(of(one).consumed_capacity, of(one).capacity, `Used capacity of ${one.name}`);
+  const way = one => one.next_hop && one.next_hop !== one.name && ["through ", named(one.next_hop)];
   const table = new Table("Nodes", [
     { head: "Node", cell: one => [nodeLink(one.name), one.own && " (this node)"] },
     { head: "State", cell: one => state(one.words, one.kind) },
-    { head: "Capacity", cell: one => of(one) && usage(of(one).consumed_capacity, of(one).capacity, `Used capacity of ${one.name}`) },
+    { head: "Capacity", cell: used },
     { head: "Jobs", cell: one => of(one)?.jobs_running > 0 && of(one).jobs_running },
     { head: "Groups", wide: true, cell: one => of(one) && names(of(one).groups, 3) },
-    { head: "Way", wide: true, cell: one => one.next_hop && one.next_hop !== one.name && ["through ", named(one.next_hop)] },
+    { head: "Way", wide: true, cell: way },
     { head: "Work types", wide: true, cell: one => names(one.work_types, 3) },
     { head: "Errors", wide: true, cell: one => of(one)?.errors.map(text => el("p", { class: "error" }, text)) },
     ...(may("admin") && session.controller ? [{ head: "Change", cell: one => of(one) && ability(of(one)) }] : []),
@@ -245,7 +262,8 @@ export function nodesView(route) {
       const [{ nodes }, byName] = await Promise.all([get("nodes"), instances()]);
       const known = new Set(nodes.map(one => one.name));
       // An instance may be away for longer than the mesh remembers it.
-      const away = [...byName.keys()].filter(name => !known.has(name)).map(name => ({ name, reachable: false, work_types: [] }));
+      const gone = [...byName.keys()].filter(name => !known.has(name));
+      const away = gone.map(name => ({ name, reachable: false, work_types: [] }));
       const rows = [...nodes, ...away].map(node => {
         const [kind, words] = condition(node, byName.get(node.name));
         return { ...node, instance: byName.get(node.name), kind, words };
@@ -258,13 +276,17 @@ export function nodesView(route) {
 
 export function groupsView() {
   const limit = number => (number > 0 ? number : "none");
+  const group = one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)),
+    one.is_container_group && " (containers)"];
+  const members = one =>
+    one.is_container_group ? named(one.cluster ?? "") : names(one.members.map(member => member.name));
   const table = new Table("Groups", [
-    { head: "Group", cell: one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)), one.is_container_group && " (containers)"] },
+    { head: "Group", cell: group },
     { head: "Capacity", cell: one => usage(one.consumed_capacity, one.capacity, `Used capacity of ${one.name}`) },
     { head: "Jobs", cell: one => one.jobs_running },
     { head: "Most jobs", wide: true, cell: one => limit(one.max_concurrent_jobs) },
     { head: "Most forks", wide: true, cell: one => limit(one.max_forks) },
-    { head: "Instances", cell: one => (one.is_container_group ? named(one.cluster ?? "") : names(one.members.map(member => member.name))) },
+    { head: "Instances", cell: members },
   ], one => one.name);
   return {
     title: "Groups",
@@ -278,13 +300,15 @@ export function doctorView() {
   const list = el("div");
   const kinds = { error: "bad", warning: "warn", "not asked": "off" };
   const finding = one => el("li", {},
-    el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "], el("span", {}, one.what)),
+    el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "],
+      el("bdi", {}, one.what)),
     one.remedy && el("p", {}, "Remedy: ", one.remedy));
   async function examine() {
     const { findings } = await get("doctor");
     const order = Object.keys(kinds);
     findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
-    const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.` : `Nothing is wrong with ${session.node}.`;
+    const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.`
+      : `Nothing is wrong with ${session.node}.`;
     fill(list, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
       findings.length > 0 && el("ol", { class: "findings" }, findings.map(finding)));
     return sum;
@@ -293,7 +317,7 @@ export function doctorView() {
     title: "Doctor",
     element: el("div", {}, el("p", { class: "actions" }, action("Examine again", examine)), list),
     hears: () => false,
-    /// Seconds: an examination looks at much.
+    // Seconds: an examination looks at much.
     every: 600,
     load: examine,
   };

@@ -1,29 +1,29 @@
-// What a job prints: finds the playbook's text in the runner's stream, and shows it in a box that it cannot leave. Colours
-// become classes, everything else that could command a screen is shown as a replacement character. The box keeps the end
-// of a long text. It does not know where bytes come from.
+// What a job prints: finds the playbook's text in the runner's stream, and shows it in a box that it cannot leave.
+// Colours become classes, everything else that could command a screen is shown as a replacement character. The box
+// keeps the end of a long text. It does not know where bytes come from.
 
 import { el, fill } from "./dom.js";
 
-/// Longer lines of the stream are left out.
+// Longer lines of the stream are left out.
 const LONGEST_LINE = 4 << 20;
-/// What the box keeps: lines, and letters, where a change of colour counts as several.
+// What the box keeps: lines, and letters, where a change of colour counts as several.
 const MOST_LINES = 5_000;
 const MOST_LETTERS = 1 << 20;
 const LONGEST_SHOWN = 4_096;
 const SPAN = 32;
-/// Empty lines that the runner cuts off the end of an event.
+// Empty lines that the runner cuts off the end of an event.
 const EMPTY_LINES = 2;
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
 const NEWLINE = 10;
 
-/// The runner's stream as text. Bytes may be cut anywhere.
+// The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
   #parts = [];
   #length = 0;
   #zip = 0;
   #ended = null;
 
-  /// The text that more bytes bring.
+  // The text that more bytes bring.
   push(bytes) {
     let text = "";
     for (let at = 0; at < bytes.length;) {
@@ -81,7 +81,7 @@ export class Playbook {
   }
 }
 
-/// A box of text. `where` is the address of the whole.
+// A box of text. `where` is the address of the whole.
 export class Screen {
   #lines = [];
   #letters = 0;
@@ -96,7 +96,8 @@ export class Screen {
     this.note = el("p", { class: "note" });
     this.tail = el("input", { type: "checkbox", checked: true });
     this.where = where;
-    this.element = el("div", {}, el("label", { class: "check" }, this.tail, "Keep the end in sight"), this.box, this.note);
+    const tail = el("label", { class: "check" }, this.tail, "Keep the end in sight");
+    this.element = el("div", {}, tail, this.box, this.note);
     this.box.addEventListener("scroll", () => { this.tail.checked = this.#isAtEnd(); });
     this.say();
   }
@@ -105,11 +106,12 @@ export class Screen {
     return this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 4;
   }
 
-  /// What is to say below it.
+  // What is to say below it.
   say(text = this.#said) {
     this.#said = text;
     const dropped = this.#dropped > 0 && `The first ${this.#dropped} lines are not shown here. `;
-    fill(this.note, text, " ", dropped, el("a", { href: this.where, download: "output" }, "The whole, as the runner wrote it"));
+    const whole = el("a", { href: this.where, download: "output" }, "The whole, as the runner wrote it");
+    fill(this.note, text, " ", dropped, whole);
   }
 
   push(text) {
@@ -132,7 +134,7 @@ export class Screen {
     if (this.tail.checked) this.box.scrollTop = this.box.scrollHeight;
   }
 
-  /// A line as [class, text]; the colours at its end are those of the next one.
+  // A line as [class, text]; the colours at its end are those of the next one.
   #parts(line) {
     const parts = [];
     const pieces = line.slice(0, LONGEST_SHOWN).replace(/\r$/, "").split(COLOURS);
@@ -154,7 +156,7 @@ export class Screen {
     return element;
   }
 
-  /// One of the palette of eight, or none: a text cannot choose its background, so it stays readable.
+  // One of the palette of eight, or none: a text cannot choose its background, so it stays readable.
   #set(codes) {
     const numbers = codes.split(/[;:]/).map(Number);
     for (let at = 0; at < numbers.length; at += 1) {
@@ -172,7 +174,7 @@ export class Screen {
     }
   }
 
-  /// What is left at the end of the stream.
+  // What is left at the end of the stream.
   finish() {
     if (this.#open !== "") this.push("\n");
   }

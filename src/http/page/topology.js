@@ -1,19 +1,19 @@
 // The picture of the mesh: where each node stands, and how one walks there by keyboard. The layout is that of
-// src/cli/graph/layout.rs: cells of a grid, one node in each, and who stood somewhere stays there, whatever its links do.
-// It asks nobody; what a node is comes in, and which one was chosen goes out.
+// src/cli/graph/layout.rs: cells of a grid, one node in each, and who stood somewhere stays there, whatever its links
+// do. It asks nobody; what a node is comes in, and which one was chosen goes out.
 
 import { el, fill, shown, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT, COLUMNS, ROWS] = [1600, 1000, 12, 17];
-/// Up to so many nodes stand in every second cell.
+// Up to so many nodes stand in every second cell.
 const SPARSE = 40;
 const LABEL = 20;
-/// Pixels of a cell on the screen: at least what a label needs.
+// Pixels of a cell on the screen: at least what a label needs.
 const DENSE_CELL = { width: [128, 140], height: [42, 60], label: 122, below: 17 };
 const SPARSE_CELL = { width: [86, 120], height: [36, 56], label: 164, below: 22 };
-/// Places that are kept in the browser.
+// Places that are kept in the browser.
 const MOST_PLACES = 2000;
-/// Milliseconds for which a node that is gone is still shown.
+// Milliseconds for which a node that is gone is still shown.
 const REMEMBERED = 600_000;
 
 const middle = ([row, column]) => [
@@ -28,7 +28,7 @@ function distance(one, other) {
 
 const inOrder = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-/// Places for the nodes of a mesh, as [row, column] by name. Links are [name, name].
+// Places for the nodes of a mesh, as [row, column] by name. Links are [name, name].
 export function layout(nodes, links, before) {
   const names = [...nodes].sort(inOrder);
   const neighbours = new Map(names.map(name => [name, new Set()]));
@@ -44,8 +44,8 @@ export function layout(nodes, links, before) {
   const free = step => cells.filter(cell => cell.every(at => at % step === 0) && !taken.has(String(cell)));
   const centre = [Math.floor(ROWS / 2), Math.floor(COLUMNS / 2)];
   for (let name = next(neighbours, places); name !== undefined; name = next(neighbours, places)) {
-    const placed = [...neighbours.get(name)].sort(inOrder).filter(other => places.has(other)).map(other => places.get(other));
-    const near = placed.length > 0 ? placed : [centre];
+    const placed = [...neighbours.get(name)].sort(inOrder).filter(other => places.has(other));
+    const near = placed.length > 0 ? placed.map(other => places.get(other)) : [centre];
     // The middle draws a little, so that what has one neighbour does not stand at the edge.
     const cost = cell => near.reduce((sum, other) => sum + distance(cell, other), 0) + distance(cell, centre) / 4;
     const steps = names.length <= SPARSE ? [2, 1] : [1];
@@ -57,7 +57,7 @@ export function layout(nodes, links, before) {
   return places;
 }
 
-/// Who is placed next: most of its links lead to nodes that are placed; then the one with most links, then by name.
+// Who is placed next: most of its links lead to nodes that are placed; then the one with most links, then by name.
 function next(neighbours, places) {
   let [best, rank] = [undefined, []];
   for (const [name, others] of neighbours) {
@@ -68,13 +68,13 @@ function next(neighbours, places) {
   return best;
 }
 
-/// A name as a label.
+// A name as a label.
 export function label(name) {
   const letters = [...shown(name)];
   return letters.length > LABEL ? `${letters.slice(0, LABEL - 1).join("")}…` : letters.join("");
 }
 
-/// Places that this browser has kept; what is no place any more is dropped.
+// Places that this browser has kept; what is no place any more is dropped.
 function kept(key) {
   let saved = [];
   try {
@@ -84,13 +84,14 @@ function kept(key) {
   }
   const taken = new Set();
   const isPlace = ([, cell]) => {
-    const isCell = Array.isArray(cell) && cell.length === 2 && cell.every(at => Number.isInteger(at) && at >= 0 && at < MOST_PLACES);
-    return isCell && cell[1] < COLUMNS && !taken.has(String(cell)) && taken.add(String(cell));
+    const isCell = Array.isArray(cell) && cell.length === 2 && cell.every(Number.isInteger);
+    const isInside = isCell && Math.min(...cell) >= 0 && cell[0] < MOST_PLACES && cell[1] < COLUMNS;
+    return isInside && !taken.has(String(cell)) && taken.add(String(cell));
   };
   return new Map(saved.filter(isPlace));
 }
 
-/// The picture. A node is {name, kind, about}, a link {a, b, kind, about}; kinds are classes.
+// The picture. A node is {name, kind, about}, a link {a, b, kind, about}; kinds are classes.
 export class Picture {
   #nodes = new Map();
   #links = new Map();
@@ -105,8 +106,9 @@ export class Picture {
     this.choose = choose;
     this.lines = svg("g");
     this.marks = svg("g");
-    const keys = { role: "group", "aria-label": "Nodes; arrow keys go from one to the next", onkeydown: event => this.#press(event) };
-    this.drawing = svg("svg", keys, this.lines, this.marks);
+    const about = { role: "group", "aria-label": "Nodes; arrow keys go from one to the next" };
+    this.drawing = svg("svg", about, this.lines, this.marks);
+    this.drawing.addEventListener("keydown", event => this.#press(event));
     this.element = el("div", { id: "picture" }, this.drawing);
     this.observer = new ResizeObserver(() => this.#draw());
     this.observer.observe(this.element);
@@ -127,11 +129,14 @@ export class Picture {
     this.places = layout(all.map(node => node.name), links.map(({ a, b }) => [a, b]), before);
     // Who comes back finds its place, unless another one stands there.
     const taken = new Set([...this.places.values()].map(String));
-    for (const [name, cell] of before) if (!this.places.has(name) && !taken.has(String(cell))) this.places.set(name, cell);
+    for (const [name, cell] of before) {
+      if (!this.places.has(name) && !taken.has(String(cell))) this.places.set(name, cell);
+    }
     this.#save();
     this.#nodes = keyed(this.#nodes, all, node => node.name, () => this.#mark(), this.marks);
     const drawn = links.filter(({ a, b }) => this.#nodes.has(a) && this.#nodes.has(b));
-    this.#links = keyed(this.#links, drawn, ({ a, b }) => JSON.stringify([a, b]), () => svg("line", {}, svg("title")), this.lines);
+    const line = () => svg("line", {}, svg("title"));
+    this.#links = keyed(this.#links, drawn, ({ a, b }) => JSON.stringify([a, b]), line, this.lines);
     for (const { element, value } of this.#links.values()) {
       element.setAttribute("class", value.kind);
       fill(element.firstChild, `${value.a} – ${value.b}: ${value.about}`);
@@ -148,12 +153,12 @@ export class Picture {
   }
 
   #mark() {
-    const group = svg("g", { role: "button", tabindex: -1, onclick: ({ currentTarget }) => this.choose(currentTarget.dataset.name) });
-    group.append(svg("title"), svg("circle", { r: 6 }), svg("text", { "text-anchor": "middle" }));
-    return group;
+    const choose = ({ currentTarget }) => this.choose(currentTarget.dataset.name);
+    return svg("g", { role: "button", tabindex: -1, onclick: choose },
+      svg("title"), svg("circle", { r: 6 }), svg("text", { "text-anchor": "middle" }));
   }
 
-  /// Positions, by the cells and the room that there is. The box of cells that is drawn only grows.
+  // Positions, by the cells and the room that there is. The box of cells that is drawn only grows.
   #draw() {
     const cells = [...this.#nodes.keys()].map(name => this.places.get(name));
     if (cells.length === 0) return;
@@ -184,7 +189,9 @@ export class Picture {
       for (const [key, number] of Object.entries({ x1, y1, x2, y2 })) element.setAttribute(key, number);
     }
     for (const [name, { element, value }] of this.#nodes) this.#drawNode(element, name, value, at(name), cell);
-    if (!this.#nodes.has(this.#current)) this.#current = this.#nodes.has(this.own) ? this.own : this.#nodes.keys().next().value;
+    if (!this.#nodes.has(this.#current)) {
+      this.#current = this.#nodes.has(this.own) ? this.own : this.#nodes.keys().next().value;
+    }
     if (isFirst) this.element.scrollLeft = at(this.#current)[0] - room.width / 2;
     this.#nodes.get(this.#current).element.setAttribute("tabindex", 0);
   }
@@ -207,7 +214,7 @@ export class Picture {
     }
   }
 
-  /// Dims all but the nodes whose name has the text, and returns the names of these.
+  // Dims all but the nodes whose name has the text, and returns the names of these.
   search(text) {
     const found = [...this.#nodes.keys()].filter(name => name.toLowerCase().includes(text.toLowerCase()));
     const is = new Set(found);
@@ -215,7 +222,7 @@ export class Picture {
     return found;
   }
 
-  /// Shows which one was chosen, or that none is.
+  // Shows which one was chosen, or that none is.
   mark(chosen) {
     for (const [name, { element }] of this.#nodes) {
       if (name === chosen) element.setAttribute("aria-current", "true");
@@ -233,7 +240,7 @@ export class Picture {
     one.element.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  /// Where a node stands in the picture, from 0 at its left to 1 at its right.
+  // Where a node stands in the picture, from 0 at its left to 1 at its right.
   side(name) {
     const [first, last] = this.#box?.columns ?? [0, 0];
     return this.places.has(name) ? (this.places.get(name)[1] - first) / Math.max(last - first, 1) : 0;
@@ -250,7 +257,7 @@ export class Picture {
     event.preventDefault();
   }
 
-  /// Left and right go through all nodes, row by row; up and down to the nearest one there.
+  // Left and right go through all nodes, row by row; up and down to the nearest one there.
   #neighbour(name, [down, right]) {
     const place = other => this.places.get(other);
     if (right !== 0) {
@@ -264,16 +271,17 @@ export class Picture {
   }
 }
 
-/// The size of a cell, and where the middle of the first one is, for cells of a range in some room.
+// The size of a cell, and where the middle of the first one is, for cells of a range in some room.
 function spread([first, last], room, [least, most]) {
   const number = last - first + 1;
   const size = Math.min(Math.max(room / number, least), most);
   return [size, Math.max(room - number * size, 0) / 2 + size / 2];
 }
 
-/// Elements for values by their keys; those that are there stay.
+// Elements for values by their keys; those that are there stay.
 function keyed(before, values, key, make, parent) {
-  const after = new Map(values.map(value => [key(value), { element: before.get(key(value))?.element ?? make(), value }]));
+  const entry = value => [key(value), { element: before.get(key(value))?.element ?? make(), value }];
+  const after = new Map(values.map(entry));
   for (const [old, { element }] of before) if (!after.has(old)) element.remove();
   for (const { element } of after.values()) if (element.parentNode !== parent) parent.append(element);
   return after;
