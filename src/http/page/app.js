@@ -212,6 +212,7 @@ connection.addEventListener("session", () => {
 });
 connection.addEventListener("lost", () => {
   const since = new Date().toLocaleTimeString();
+  say("");
   fill(banner, `${session.node || "The node"} does not answer since ${since}. What you see is what was. `,
     el("button", { type: "button", onclick: () => tryNow() }, "Try now"));
 });
