@@ -398,8 +398,13 @@ const checks = {
     await see(true);
     await page.getByText("unseen").waitFor();
     assert.equal(await page.locator(".screen .line").count(), 2);
+    // What is new on the page leaves the focus where it is.
+    await page.locator("dd a").nth(1).focus();
+    const link = await focused(page);
     await happen("end", options.job);
     await page.locator("h2 .state", { hasText: "successful" }).waitFor();
+    await page.getByText("Finished").waitFor();
+    assert.equal(await focused(page), link);
   },
 
   async two_viewers() {
