@@ -573,6 +573,15 @@ const checks = {
     complaints.splice(0, complaints.length, ...complaints.filter(text => !/ERR_|401/.test(text)));
   },
 
+  // What the page makes of a runner's stream, in pieces of a length.
+  async playbook() {
+    const { Playbook } = await import("../../src/http/page/output.js");
+    const [playbook, bytes] = [new Playbook(), readFileSync(options.stream)];
+    for (let at = 0; at < bytes.length; at += options.length) {
+      process.stdout.write(playbook.push(bytes.subarray(at, at + options.length)));
+    }
+  },
+
   // Where the page puts the nodes of a mesh.
   async layout() {
     const { layout } = await import("../../src/http/page/topology.js");
@@ -582,7 +591,7 @@ const checks = {
 };
 
 try {
-  if (name !== "layout")
+  if (!["layout", "playbook"].includes(name))
     browser = await chromium.launch({
       executablePath: options.chromium ?? "/usr/bin/chromium",
       args: ["--no-sandbox"],

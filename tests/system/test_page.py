@@ -134,6 +134,23 @@ def test_a_launch_is_what_ansible_runner_transmits():
     assert json.loads(files["env/envvars"][1]) == {"ANSIBLE_CALLBACK_PLUGINS": "../env/callback"}
 
 
+@pytest.mark.parametrize("length", [1, 7, 1 << 20])
+def test_a_stream_becomes_what_the_playbook_prints(tmp_path, length):
+    line = lambda **event: json.dumps(event, ensure_ascii=False).encode() + b"\n"  # noqa: E731
+    packed = base64.b64encode(b"PK\n{not a line" * 9)
+    stream = [
+        line(status="starting"), line(event="playbook_on_start", stdout="", start_line=0, end_line=0),
+        line(event="playbook_on_play_start", stdout="\r\nPLAY [äll] ***", start_line=0, end_line=2), line(event="keepalive"),
+        line(event="runner_on_ok", stdout="ok", start_line=2, end_line=4), line(event="verbose", stdout="", start_line=4, end_line=5),
+        line(event="big", stdout="x" * (4 << 20)), line(status="error", job_explanation="the node was lost"),
+        line(zipfile=len(b"PK\n{not a line" * 9)), packed, line(eof=True), line(status="starting"), line(event="x", stdout="again"),
+        b"Traceback: no runner\n", line(status="successful"), line(eof=True),
+    ]
+    (tmp_path / "stream").write_bytes(b"".join(stream if length > 7 else [one for one in stream if len(one) < 1 << 20]))
+    told = check("playbook", stream=str(tmp_path / "stream"), length=length)
+    assert told == "\nPLAY [äll] ***\nok\n\n\n\n(the node was lost: it starts again)\nagain\nTraceback: no runner\n"
+
+
 class Picture(threading.Thread):
     """A control socket that answers one status, for `meshctl graph`."""
 
