@@ -490,6 +490,7 @@ const checks = {
       Math.max(...[...document.querySelectorAll(".screen .line")].map(line => line.textContent.length)),
     );
     assert.ok(letters < 5_000, `a line of ${letters} letters`);
+    assert.match(await page.locator(".screen + .note").innerText(), /^Of \d+\.\d MiB only the last 16.0 MiB were read\./);
     await until("the note", async () =>
       /The first \d+ lines are not shown/.test(await page.locator(".screen + .note").innerText()),
     );

@@ -13,7 +13,6 @@ export const shown = text => String(text).replace(COMMANDS, "\ufffd").replace(ST
 
 // An element with its attributes and children. `on…` are listeners; false, null and undefined leave something out.
 export const el = (name, attributes, ...children) => build(document.createElement(name), attributes, children);
-
 export const svg = (name, attributes, ...children) => build(document.createElementNS(SVG, name), attributes, children);
 
 function build(element, attributes, children) {
@@ -51,9 +50,7 @@ export function refill(element, ...children) {
 export const named = text => el("bdi", { class: "name", title: text }, text);
 
 export const link = (route, ...children) => el("a", { href: route }, ...children);
-
 export const nodeLink = name => link(`#/mesh/${encodeURIComponent(name)}`, named(name));
-
 export const jobLink = id => link(`#/jobs/${id}`, id);
 
 // A list of names, of which the first ones are shown.
@@ -64,7 +61,7 @@ export function names(all, most = 8) {
 
 // Terms and what is to say of them; those of which nothing is to say are left out.
 export function facts(pairs) {
-  const said = pairs.filter(([, what]) => what !== null && what !== undefined && what !== "" && what.length !== 0);
+  const said = pairs.filter(([, what]) => what != null && what !== false && what.length !== 0);
   return el("dl", {}, said.map(([term, what]) => el("div", {}, el("dt", {}, term), el("dd", {}, what))));
 }
 
@@ -125,7 +122,6 @@ export class Table {
 // What a filter or a search is typed into.
 export const searchForm = (submit, ...children) =>
   el("form", { class: "filter", role: "search", onsubmit: submit }, children);
-
 export const searchInput = value => el("input", { type: "search", autocomplete: "off", spellcheck: "false", value });
 
 // A field with its label, and what is to say about it.
@@ -139,7 +135,6 @@ export function field(label, input, note) {
 // A moment, as how long ago it was.
 export const ago = text =>
   text && el("time", { class: "ago", datetime: text, title: new Date(text).toLocaleString() }, sinceThen(text));
-
 const sinceThen = text => `${span(Math.max(0, (Date.now() - Date.parse(text)) / 1000))} ago`;
 
 // What was shown some time ago is longer ago now.

@@ -3,8 +3,8 @@
 
 import { get, may, post, stream, whole } from "./api.js";
 import {
-  Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, searchForm, span,
-  state, usage,
+  Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, searchForm,
+  size as bytesOf, span, state, usage,
 } from "./dom.js";
 import { Playbook, Screen } from "./output.js";
 
@@ -13,6 +13,8 @@ const STATES = {
 };
 const ENDED = ["successful", "failed", "error", "canceled"];
 const PAGE = 50;
+// Bytes of an output that are read.
+const LARGE = 16 << 20;
 // What the codes of an explanation mean; docs/controller.md has what to do.
 const WHY = {
   capacity: "not enough capacity is left", disabled: "disabled by an operator", draining: "being removed",
@@ -227,7 +229,8 @@ class Output {
   #at = 0;
   #reading = null;
   #isOver = false;
-  #playbook = new Playbook();
+  #playbook = null;
+  #note = "";
 
   constructor(id) {
     this.path = `jobs/${id}/output`;
@@ -239,6 +242,7 @@ class Output {
     if (this.#reading || this.#isOver || document.hidden) return;
     if (job.state === "pending" && job.output_bytes === 0) return;
     this.#reading = new AbortController();
+    if (!this.#playbook) this.#begin(job.output_bytes);
     try {
       const answer = await stream(this.path, { from: this.#at, follow: !hasEnded }, this.#reading.signal);
       for (const reader = answer.body.getReader();;) {
@@ -249,7 +253,8 @@ class Output {
       }
       this.#isOver = hasEnded && this.#at >= job.output_bytes;
       if (this.#isOver) this.screen.finish();
-      this.screen.say(answer.headers.get("X-Output-Missing") ?? (this.#isOver ? "This is all." : ""));
+      const missing = answer.headers.get("X-Output-Missing");
+      this.screen.say(this.#note + (missing ?? (this.#isOver ? "This is all." : "")));
     } catch (error) {
       if (error.name === "AbortError") return;
       this.#isOver = error.code === "not_found";
@@ -257,6 +262,15 @@ class Output {
     } finally {
       this.#reading = null;
     }
+  }
+
+  // The box keeps less than this, whatever came before.
+  #begin(size) {
+    const isCut = size > LARGE;
+    this.#at = isCut ? size - LARGE : 0;
+    this.#playbook = new Playbook(isCut);
+    this.#note = isCut ? `Of ${bytesOf(size)} only the last ${bytesOf(LARGE)} were read. ` : "";
+    this.screen.say(this.#note);
   }
 
   stop() {

@@ -11,7 +11,7 @@ import { Picture } from "./topology.js";
 
 // Of one node, in its panel.
 const MOST_LINKS = 100;
-const MESH = ["link", "node", "instance"];
+const aboutMesh = ({ event }) => /^(link|node|instance)\./.test(event) || event === "job.state";
 const LEGEND = [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"],
   ["own", "this node"]];
 
@@ -169,7 +169,7 @@ export function meshView(route) {
     title: "Mesh",
     element: el("div", { class: "mesh" }, searchForm(enter, field("Find a node", search), found), picture.element,
       panel, el("p", { class: "note legend" }, keys)),
-    hears: event => MESH.includes(event.event.split(".")[0]) || event.event === "job.state",
+    hears: aboutMesh,
     async load() {
       mesh = await readMesh();
       picture.show(
@@ -257,7 +257,7 @@ export function nodesView(route) {
   return {
     title: "Nodes",
     element: all.element,
-    hears: event => MESH.includes(event.event.split(".")[0]) || event.event === "job.state",
+    hears: aboutMesh,
     async load() {
       const [{ nodes }, byName] = await Promise.all([get("nodes"), instances()]);
       const known = new Set(nodes.map(one => one.name));
@@ -275,7 +275,6 @@ export function nodesView(route) {
 }
 
 export function groupsView() {
-  const limit = number => (number > 0 ? number : "none");
   const group = one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)),
     one.is_container_group && " (containers)"];
   const members = one =>
@@ -284,8 +283,8 @@ export function groupsView() {
     { head: "Group", cell: group },
     { head: "Capacity", cell: one => usage(one.consumed_capacity, one.capacity, `Used capacity of ${one.name}`) },
     { head: "Jobs", cell: one => one.jobs_running },
-    { head: "Most jobs", wide: true, cell: one => limit(one.max_concurrent_jobs) },
-    { head: "Most forks", wide: true, cell: one => limit(one.max_forks) },
+    { head: "Most jobs", wide: true, cell: one => one.max_concurrent_jobs || "none" },
+    { head: "Most forks", wide: true, cell: one => one.max_forks || "none" },
     { head: "Instances", cell: members },
   ], one => one.name);
   return {
@@ -310,7 +309,7 @@ export function doctorView() {
     const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.`
       : `Nothing is wrong with ${session.node}.`;
     fill(list, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
-      findings.length > 0 && el("ol", { class: "findings" }, findings.map(finding)));
+      findings.length > 0 && el("ol", {}, findings.map(finding)));
     return sum;
   }
   return {

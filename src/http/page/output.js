@@ -22,6 +22,12 @@ export class Playbook {
   #length = 0;
   #zip = 0;
   #ended = null;
+  #isWithin;
+
+  // It may begin within a line, which is left out then.
+  constructor(isWithin = false) {
+    this.#isWithin = isWithin;
+  }
 
   // The text that more bytes bring.
   push(bytes) {
@@ -55,7 +61,8 @@ export class Playbook {
       at += part.length;
     }
     [this.#parts, this.#length] = [[], 0];
-    const line = new TextDecoder().decode(whole);
+    const line = this.#isWithin ? "" : new TextDecoder().decode(whole);
+    this.#isWithin = false;
     try {
       return this.#event(JSON.parse(line));
     } catch {
