@@ -348,6 +348,8 @@ const checks = {
     await happen("drop");
     await happen("print", options.job, "after the connection was lost");
     await job.getByText("after the connection was lost").waitFor();
+    assert.equal(await job.locator("#banner").innerText(), "", "the node itself is there");
+    assert.equal(await said(job), "");
     assert.equal(await job.locator(".screen .line").count(), 2);
     await happen("stop");
     for (const page of [mesh, job]) {
@@ -405,6 +407,21 @@ const checks = {
     await page.locator("h2 .state", { hasText: "successful" }).waitFor();
     await page.getByText("Finished").waitFor();
     assert.equal(await focused(page), link);
+  },
+
+  // Where no events can be had the page looks by itself, ever more rarely.
+  async refused() {
+    await happen("fill");
+    const page = await viewer({ token: "read" });
+    let asked = 0;
+    page.on("request", request => { asked += request.url().endsWith("events"); });
+    const lines = () => page.locator("#picture line").count();
+    const before = await lines();
+    await happen("cut", 1, 2);
+    await until("the link to go", async () => (await lines()) === before - 1);
+    await until("a third request", () => asked === 3);
+    assert.equal(await page.locator("#banner").innerText(), "");
+    complaints.splice(0, complaints.length, ...complaints.filter(text => !text.includes("429")));
   },
 
   async two_viewers() {

@@ -69,6 +69,7 @@ class Mesh:
         self.outputs = {}
         self.events = []
         self.submission = None
+        self.is_full = False
 
     def is_reachable(self, node):
         return node == self.own or any(node in link for link in self.links)
@@ -170,6 +171,10 @@ class Mesh:
         with self.changed:
             self.events.append({"seq": len(self.events) + 1, "time": now(), "node": node, "event": kind, **more})
             self.changed.notify_all()
+
+    def fill(self):
+        """Nobody else may follow events."""
+        self.is_full = True
 
     def cut(self, a, b):
         self.links.discard((self.names[int(a)], self.names[int(b)]))
@@ -293,6 +298,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.head(200, {"Content-Type": kind, "Connection": "close"})
 
     def follow_events(self):
+        if self.mesh.is_full:
+            raise Refused(429, "too_many", "too many clients follow something here")
         self.begin_stream("text/event-stream")
         told = len(self.mesh.events)
         self.wfile.write(b": here\n\n")

@@ -95,6 +95,10 @@ def test_a_tab_that_nobody_sees_holds_no_connection():
     look("unseen")
 
 
+def test_a_viewer_without_events_sees_what_happens_all_the_same():
+    look("refused")
+
+
 def test_two_viewers_see_what_one_of_them_does():
     look("two_viewers")
 

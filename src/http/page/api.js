@@ -10,8 +10,6 @@ const LAST_RETRY = 30_000;
 const LEVELS = ["none", "read", "operate", "admin"];
 const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "instance.state", "job.state", "owner.takeover",
   "store.up", "store.down", "cert.expires", "reload", "gap"];
-// What a proxy says of a node that is away.
-const GATEWAY = [502, 503, 504];
 
 export class ApiError extends Error {
   constructor(code, message) {
@@ -30,6 +28,8 @@ export let session = { node: "", level: "none", controller: false };
 export const connection = new EventTarget();
 
 let source = null;
+let renewal = null;
+let renewalWait = FIRST_RETRY;
 let retry = null;
 
 const tell = (type, detail) => connection.dispatchEvent(new CustomEvent(type, { detail }));
@@ -54,7 +54,8 @@ async function call(path, { query, ...options } = {}) {
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
-  if (!error && GATEWAY.includes(response.status)) lose();
+  // So a proxy says that the node is away.
+  if (!error && response.status >= 502) lose();
   if (response.status === 401 && may("read")) openSession().catch(() => {});
   throw new ApiError(error?.code ?? "unreachable", error?.message ?? `the answer has the status ${response.status}`);
 }
@@ -104,10 +105,21 @@ export async function openSession() {
 function listen() {
   source?.close();
   source = null;
+  clearTimeout(renewal);
   if (!may("read") || document.hidden || retry) return;
   source = new EventSource(BASE + "events");
   for (const kind of KINDS) source.addEventListener(kind, ({ data }) => tell("event", JSON.parse(data)));
-  source.addEventListener("error", lose);
+  source.addEventListener("open", () => { renewalWait = FIRST_RETRY; });
+  source.addEventListener("error", renew);
+}
+
+// Events may end, or be refused where too many listen, though the node answers: then views are read all the same. After
+// an end, the browser itself begins again, and gets what it has missed.
+function renew() {
+  if (source?.readyState !== EventSource.CLOSED) return void get("session").catch(() => {});
+  source = null;
+  renewal = setTimeout(() => openSession().catch(() => {}), jittered(renewalWait));
+  renewalWait = Math.min(renewalWait * 2, LAST_RETRY);
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -123,9 +135,11 @@ function lose() {
   tryLater(FIRST_RETRY);
 }
 
+// Viewers of one node do not all come back in the same moment.
+const jittered = wait => wait * (0.75 + Math.random() / 2);
+
 function tryLater(wait) {
-  // Viewers of one node do not all come back in the same moment.
-  retry = setTimeout(() => tryNow(Math.min(wait * 2, LAST_RETRY)), wait * (0.75 + Math.random() / 2));
+  retry = setTimeout(() => tryNow(Math.min(wait * 2, LAST_RETRY)), jittered(wait));
 }
 
 // Asks a node that was lost.

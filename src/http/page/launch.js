@@ -56,13 +56,7 @@ export function zip(files, now = new Date()) {
   }
   const size = entries.reduce((sum, part) => sum + part.length, 0);
   const end = numbers([[END, 4], [0, 2], [0, 2], [files.length, 2], [files.length, 2], [size, 4], [at, 4], [0, 2]]);
-  const whole = new Uint8Array(at + size + end.length);
-  let filled = 0;
-  for (const part of [...parts, ...entries, end]) {
-    whole.set(part, filled);
-    filled += part.length;
-  }
-  return whole;
+  return Uint8Array.from([...parts, ...entries, end].flatMap(part => [...part]));
 }
 
 function base64(bytes) {

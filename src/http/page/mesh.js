@@ -75,11 +75,6 @@ async function instances() {
   }
 }
 
-const readMesh = async () => {
-  const [{ nodes }, { links }, byName] = await Promise.all([get("nodes"), get("links"), instances()]);
-  return { nodes, links: links.map(summary), byName };
-};
-
 function ability(instance) {
   const word = instance.enabled ? "disable" : "enable";
   const change = async () => {
@@ -171,7 +166,8 @@ export function meshView(route) {
       panel, el("p", { class: "note legend" }, keys)),
     hears: aboutMesh,
     async load() {
-      mesh = await readMesh();
+      const [{ nodes }, { links }, byName] = await Promise.all([get("nodes"), get("links"), instances()]);
+      mesh = { nodes, links: links.map(summary), byName };
       picture.show(
         mesh.nodes.map(node => {
           const [kind, words] = condition(node, mesh.byName.get(node.name));
