@@ -552,7 +552,7 @@ const checks = {
     const page = await viewer();
     page.on("dialog", dialog => dialog.accept());
     await until("all nodes", async () => Object.keys(await places(page)).length === options.nodes);
-    await signIn(page, "admin");
+    await signIn(page, "t-admin");
     await open(page, "links");
     await page.locator("td", { hasText: / ms$/ }).first().waitFor();
     await launch(page, options.project);
@@ -580,7 +580,7 @@ const checks = {
     await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 25_000 });
     await happen("start");
     await page.getByText("You are signed out.").waitFor({ timeout: 40_000 });
-    await signIn(page, "read");
+    await signIn(page, "t-read");
     await open(page, first.slice(2));
     await page.locator(".screen").getByText(options.printed).first().waitFor();
     assert.equal(await page.getByRole("button", { name: "Run again" }).count(), 0);

@@ -3,7 +3,6 @@ the end a real one is. MESHD_PICTURES names a directory for pictures of what was
 """
 
 import base64
-import hashlib
 import io
 import json
 import os
@@ -20,8 +19,9 @@ import zipfile
 import pytest
 
 from gitserver import Repository
-from mesh import ANSIBLE_RUNNER, MESHCTL, ROOT, command_type, environment, free_port, own_runner, until
+from mesh import ANSIBLE_RUNNER, MESHCTL, ROOT, command_type, environment, own_runner, until
 from project import GREETING, INVENTORY
+from web import directive
 
 BROWSER = ROOT / "tests" / "browser"
 PAGE = ROOT / "src" / "http" / "page"
@@ -206,13 +206,11 @@ def test_a_playbook_is_launched_followed_and_cancelled_on_a_real_node(mesh, tmp_
     repository.write("site.yml", GREETING.replace("across the mesh", "{{ word }} across the mesh"))
     repository.write("slow.yml", SLOW)
     repository.commit()
-    tokens, port, runs = tmp_path / "tokens", free_port(), tmp_path / "runs"
-    tokens.touch(0o600)
-    tokens.write_text("".join(f"{level}er {level} {hashlib.sha256(level.encode()).hexdigest()}\n" for level in ("read", "operate", "admin")))
+    runs = tmp_path / "runs"
     runs.mkdir()
     runner = lambda name: command_type(name, str(ANSIBLE_RUNNER), "worker", runtime=True)  # noqa: E731
     settings = {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", "requiretls": False}
-    web = {"web": {"address": f"127.0.0.1:{port}", "tokens": str(tokens), "allow": "admin"}}
+    web, client = directive(tmp_path)
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}, web])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
@@ -221,7 +219,7 @@ def test_a_playbook_is_launched_followed_and_cancelled_on_a_real_node(mesh, tmp_
     project = {"Project (git)": repository.url, "Branch, tag or commit": "main", "Playbook": "site.yml", "Inventory": INVENTORY, "Variables": "word: said"}
     remote = stand_in.Remote(control)
     try:
-        check("real", url=f"http://127.0.0.1:{port}/", remote=remote.url, nodes=2, project=project, printed="it said said across the mesh")
+        check("real", url=f"http://127.0.0.1:{client.port}/", remote=remote.url, nodes=2, project=project, printed="it said said across the mesh")
     finally:
         remote.shutdown()
         remote.server_close()
