@@ -48,13 +48,13 @@ directive! {
         address: HttpAddress = "127.0.0.1:27191",
         /// tls-server profile
         tls: Option<TlsServerName>,
-        /// level of certificates: none, read, operate, admin
+        /// of certificates: none, read, operate, admin
         client_level "clientlevel": AccessLevel = "none",
         /// file of tokens, mode 0600
         tokens: Option<PathBuf>,
-        /// the highest level of any client: read, operate, admin
+        /// highest level: read, operate, admin
         allow: AccessLevel = "read",
-        /// names by which clients call it; those of its address if not given
+        /// names that clients use; those of its address if not given
         hosts: Vec<WebHost>,
     }
     check web_to_others(address, tls, client_level, tokens);
