@@ -66,7 +66,7 @@ pub(super) const OF_EVENTS: &[(&str, ParameterKind)] = &[
 
 /// A job that was taken in. Its number is missing while the store is away.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Submitted {
+pub(super) struct NewJob {
     id: Option<i64>,
     unit: String,
 }
@@ -210,7 +210,7 @@ impl Web {
         });
         let gone = |error: tokio::task::JoinError| ApiRefusal::new(Code::Refused, error.to_string());
         let (unit, id) = submitted.await.map_err(gone)??;
-        Ok(answer::json(StatusCode::CREATED, &Submitted { id, unit }))
+        Ok(answer::json(StatusCode::CREATED, &NewJob { id, unit }))
     }
 
     /// The unit, and the job's number if the store has it already.

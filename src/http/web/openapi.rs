@@ -6,11 +6,11 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::query::ParameterKind;
-use super::refusal::Refused;
+use super::refusal::ErrorReport;
 use super::routes::{Needs, Route};
 
 /// What a request takes, or is answered with.
-pub(super) enum Content {
+pub(super) enum ApiContent {
     Nothing,
     Json(fn(&mut SchemaGenerator) -> Schema),
     /// Bytes of that media type.
@@ -18,11 +18,11 @@ pub(super) enum Content {
 }
 
 /// JSON of that type.
-pub(super) const fn json_of<T: JsonSchema>() -> Content {
-    Content::Json(SchemaGenerator::subschema_for::<T>)
+pub(super) const fn json_of<T: JsonSchema>() -> ApiContent {
+    ApiContent::Json(SchemaGenerator::subschema_for::<T>)
 }
 
-impl Content {
+impl ApiContent {
     fn describe(&self, schemas: &mut SchemaGenerator) -> Option<Value> {
         match self {
             Self::Nothing => None,
@@ -45,7 +45,7 @@ pub(super) fn document(version: &str, routes: &[Route]) -> Value {
             paths.entry(route.path.replace('*', &format!("{{{word}}}"))).or_insert_with(|| json!({}));
         operations[route.method.as_str().to_lowercase()] = operation(route, word, &mut taken, &mut given);
     }
-    let refused = json_of::<Refused>().describe(&mut given);
+    let refused = json_of::<ErrorReport>().describe(&mut given);
     let mut schemas = taken.take_definitions(true);
     schemas.extend(given.take_definitions(true));
     json!({
@@ -55,7 +55,7 @@ pub(super) fn document(version: &str, routes: &[Route]) -> Value {
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": {"Refused": {"description": "Why it is not carried out", "content": refused}},
+            "responses": {"ErrorReport": {"description": "Why it is not carried out", "content": refused}},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     })
@@ -82,8 +82,8 @@ fn operation(route: &Route, word: &str, taken: &mut SchemaGenerator, given: &mut
         success["content"] = content;
     }
     let status = match (&route.gives, &route.takes) {
-        (Content::Nothing, _) => "204",
-        (_, Content::Bytes(_)) => "201",
+        (ApiContent::Nothing, _) => "204",
+        (_, ApiContent::Bytes(_)) => "201",
         _ => "200",
     };
     let mut operation = json!({
@@ -91,7 +91,7 @@ fn operation(route: &Route, word: &str, taken: &mut SchemaGenerator, given: &mut
         "description": format!("Needs the level {level}."),
         "parameters": parameters,
         "security": security,
-        "responses": {status: success, "default": {"$ref": "#/components/responses/Refused"}},
+        "responses": {status: success, "default": {"$ref": "#/components/responses/ErrorReport"}},
     });
     if let Some(content) = route.takes.describe(taken) {
         operation["requestBody"] = json!({ "content": content });

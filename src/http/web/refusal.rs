@@ -34,12 +34,12 @@ pub(super) enum Code {
 
 /// As clients read it.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Refused {
-    error: RefusedError,
+pub(super) struct ErrorReport {
+    error: ErrorDetail,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct RefusedError {
+struct ErrorDetail {
     code: &'static str,
     message: String,
 }
@@ -94,7 +94,7 @@ impl From<OperationRefusal> for ApiRefusal {
 impl From<ApiRefusal> for HttpAnswer {
     fn from(refused: ApiRefusal) -> Self {
         let (status, code) = refused.code.parts();
-        let told = Refused { error: RefusedError { code, message: refused.message } };
+        let told = ErrorReport { error: ErrorDetail { code, message: refused.message } };
         let mut answer = answer::json(status, &told);
         match refused.code {
             Code::Unauthorized => {

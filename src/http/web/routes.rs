@@ -7,9 +7,9 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::jobs::{Again, NDJSON, OF_EVENTS, OF_JOBS, OF_OUTPUT, Submitted};
+use super::jobs::{Again, NDJSON, NewJob, OF_EVENTS, OF_JOBS, OF_OUTPUT};
 use super::mesh::{MeshLinks, MeshNodes};
-use super::openapi::{Content, json_of};
+use super::openapi::{ApiContent, json_of};
 use super::query::ParameterKind;
 use super::refusal::{ApiRefusal, Code};
 use super::watch::EVENT_STREAM;
@@ -46,8 +46,8 @@ pub(super) struct Route {
     pub(super) about: &'static str,
     /// What may stand behind the `?`.
     pub(super) query: &'static [(&'static str, ParameterKind)],
-    pub(super) takes: Content,
-    pub(super) gives: Content,
+    pub(super) takes: ApiContent,
+    pub(super) gives: ApiContent,
     pub(super) answer: fn(Arc<Web>, ApiRequest) -> Answering,
 }
 
@@ -61,7 +61,7 @@ impl Route {
 const READ: Needs = Needs::Level(AccessLevel::Read);
 const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
 const ADMIN: Needs = Needs::Level(AccessLevel::Admin);
-const NOTHING: Content = Content::Nothing;
+const NOTHING: ApiContent = ApiContent::Nothing;
 
 macro_rules! routes {
     ($($method:ident $path:literal $needs:expr, $about:literal, $query:expr, $takes:expr => $gives:expr,
@@ -80,9 +80,9 @@ macro_rules! routes {
 }
 
 routes! {
-    GET "/" Needs::Nothing, "The page", &[], NOTHING => Content::Bytes("text/html"),
+    GET "/" Needs::Nothing, "The page", &[], NOTHING => ApiContent::Bytes("text/html"),
         |_web, asked| page::file(None, &asked.headers);
-    GET "/page/*" Needs::Nothing, "A file of the page", &[], NOTHING => Content::Bytes("*/*"),
+    GET "/page/*" Needs::Nothing, "A file of the page", &[], NOTHING => ApiContent::Bytes("*/*"),
         |_web, asked| page::file(Some(&asked.word), &asked.headers);
     GET "/api/v1/openapi.json" Needs::Anybody, "This description", &[], NOTHING => json_of::<Map<String, Value>>(),
         |web, _asked| Ok(web.description());
@@ -108,15 +108,15 @@ routes! {
         |web, asked| web.of_job(asked, "job.get").await;
     GET "/api/v1/jobs/*/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
         |web, asked| web.of_job(asked, "job.explain").await;
-    GET "/api/v1/jobs/*/output" READ, "The output of a job", OF_OUTPUT, NOTHING => Content::Bytes("text/plain"),
+    GET "/api/v1/jobs/*/output" READ, "The output of a job", OF_OUTPUT, NOTHING => ApiContent::Bytes("text/plain"),
         |web, asked| web.output(asked).await;
-    GET "/api/v1/jobs/*/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => Content::Bytes(NDJSON),
+    GET "/api/v1/jobs/*/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => ApiContent::Bytes(NDJSON),
         |web, asked| web.job_events(asked).await;
     GET "/api/v1/doctor" READ, "What is wrong with the node", &[], NOTHING => json_of::<Findings>(),
         |web, _asked| Ok(web.doctor().await);
-    GET "/api/v1/events" READ, "What changes, as it happens", &[], NOTHING => Content::Bytes(EVENT_STREAM),
+    GET "/api/v1/events" READ, "What changes, as it happens", &[], NOTHING => ApiContent::Bytes(EVENT_STREAM),
         |web, asked| web.events(asked).await;
-    POST "/api/v1/jobs" OPERATE, "The new job", &[], Content::Bytes(BYTES) => json_of::<Submitted>(),
+    POST "/api/v1/jobs" OPERATE, "The new job", &[], ApiContent::Bytes(BYTES) => json_of::<NewJob>(),
         |web, asked| web.submit(asked).await;
     POST "/api/v1/jobs/*/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.of_job(asked, "job.cancel").await;
