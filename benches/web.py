@@ -7,7 +7,7 @@ A viewer does what the page does while it shows the mesh: it follows the events,
 every 30 s. Processor time is the watched daemon's own, memory what it has more after the watch than before. With --most it
 fails beyond these. All nodes are processes on 127.0.0.1.
 """
-import argparse, hashlib, http.client, os, sys, threading, time
+import argparse, contextlib, hashlib, http.client, os, sys, threading, time
 
 from nodes import Mesh, port
 
@@ -49,8 +49,10 @@ class Viewer(threading.Thread):
             self.error = error
 
     def follow(self, events):
-        while time.monotonic() < self.until and events.read1(4096):
-            pass
+        # The node's end is the end of it.
+        with contextlib.suppress(http.client.HTTPException, OSError):
+            while time.monotonic() < self.until and events.read1(4096):
+                pass
 
 
 def main():
