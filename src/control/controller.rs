@@ -17,11 +17,11 @@ use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
 pub(crate) trait Operations: Send + Sync + 'static {
-    /// Carries out one operation for somebody who may do that: `unix:UID`, `cert:CN` or `web:NAME`.
+    /// Carries out one operation for somebody who may ask for it. What it makes run has no more rights than they have.
     fn operate(
         &self,
         operation: Operation,
-        who: String,
+        who: CallerName,
     ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>>;
 
     /// What is counted of it; `None` before its store is there.
@@ -80,5 +80,5 @@ async fn operate(context: &Context, peer: &Peer, operation: Map<String, Value>) 
     let Some(controller) = &context.controller else {
         return refused("this node is no control node: configure work-controller");
     };
-    controller.operate(Operation::parse(operation)?, peer.credentials.to_string()).await
+    controller.operate(Operation::parse(operation)?, peer.credentials.clone()).await
 }

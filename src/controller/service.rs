@@ -3,7 +3,7 @@
 //! payload becomes a job `intake`'s, and which job a unit of an earlier process has `resume`'s.
 
 mod door;
-mod intake;
+pub(super) mod intake;
 pub(super) mod repeat;
 mod resume;
 
@@ -28,9 +28,9 @@ use super::stream::Asked;
 use crate::counters::ControllerCounters;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Operation, OperationRefusal};
-use crate::work::Registry;
 use crate::work::jobs::{JobReport, JobUnit};
 use crate::work::unit::UnitId;
+use crate::work::{CallerName, Registry};
 
 /// How long a submission waits between two tries while the store is away, and the controller between its first ones.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -135,7 +135,11 @@ impl Controller {
     ///
     /// # Errors
     /// [`OperationRefusal`]
-    pub async fn operate(&self, operation: Operation, who: &str) -> Result<Operated, OperationRefusal> {
+    pub async fn operate(
+        &self,
+        operation: Operation,
+        who: &CallerName,
+    ) -> Result<Operated, OperationRefusal> {
         let service = self.service.borrow().clone();
         match service {
             Some(service) => service.operate(operation, who).await,

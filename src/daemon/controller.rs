@@ -26,7 +26,7 @@ use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::jobs::Act;
-use crate::work::{NodeDirectory, Registry};
+use crate::work::{CallerName, NodeDirectory, Registry};
 
 /// The directory of the store and the projects, below the node's.
 const DIRECTORY: &str = ".controller";
@@ -150,7 +150,7 @@ impl Operations for Controller {
     fn operate(
         &self,
         operation: Operation,
-        who: String,
+        who: CallerName,
     ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>> {
         Box::pin(async move {
             let (answer, rest) = self.0.operate(operation, &who).await?;

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,11 @@ pub(crate) struct HttpServer {
     site: Arc<dyn Site>,
 }
 
+/// Whose connections count together: this machine has many addresses of its own.
+fn host_of(host: IpAddr) -> IpAddr {
+    if host.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { network_of(host) }
+}
+
 impl HttpServer {
     /// Listens at `address`, as `host:port`.
     ///
@@ -99,7 +104,7 @@ impl HttpServer {
                 }
             };
             // One too many is closed.
-            let Some(place) = places.take(&network_of(peer.ip())) else {
+            let Some(place) = places.take(&host_of(peer.ip())) else {
                 debug!(%peer, "too many HTTP clients");
                 continue;
             };

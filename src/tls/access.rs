@@ -2,7 +2,8 @@
 //! the format of the file, its bounds, and that no error shows what is in it. It knows no requests.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -110,6 +111,9 @@ impl AccessToken {
         let level = level.parse().ok().filter(|level| *level != AccessLevel::None);
         let level = level.ok_or("has no level: read, operate or admin")?;
         let hash = unhex(hash).ok_or("has no SHA-256 in hexadecimal digits")?;
+        if hash == digest(&SHA256, b"").as_ref() {
+            return Err("has the hash of an empty token");
+        }
         Ok(Self { name: name.to_owned(), level, hash })
     }
 }
@@ -183,6 +187,7 @@ impl AccessTokens {
         if !is_name(name) {
             return Err(AccessError::Name(name.to_owned()));
         }
+        let _lock = self.lock()?;
         let mut tokens = if self.0.exists() { self.list()? } else { Vec::new() };
         if tokens.iter().any(|token| token.name == name) {
             return Err(AccessError::Taken(name.to_owned()));
@@ -203,6 +208,7 @@ impl AccessTokens {
     /// # Errors
     /// The file cannot be used.
     pub fn remove(&self, name: &str) -> Result<bool, AccessError> {
+        let _lock = self.lock()?;
         let mut tokens = self.list()?;
         let before = tokens.len();
         tokens.retain(|token| token.name != name);
@@ -210,6 +216,16 @@ impl AccessTokens {
             self.write(&tokens)?;
         }
         Ok(tokens.len() < before)
+    }
+
+    /// Keeps others that change the file waiting: the lock is its directory's, as the file itself is replaced.
+    fn lock(&self) -> Result<File, AccessError> {
+        let directory = self.0.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let locked = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| {
+            directory.lock()?;
+            Ok(directory)
+        });
+        locked.map_err(|error| AccessError::Unusable { path: self.0.clone(), error: error.into() })
     }
 
     /// Remarks go; the file stays its owner's.
@@ -249,6 +265,26 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    /// What `sha256sum` prints for nothing.
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    #[test]
+    fn changes_at_the_same_time_lose_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let tokens = file(temp.path());
+                scope.spawn(move || {
+                    tokens.add(&format!("n{n}"), AccessLevel::Read).unwrap();
+                    if n % 2 == 0 {
+                        assert!(tokens.remove(&format!("n{n}")).unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(file(temp.path()).list().unwrap().len(), 8);
+    }
 
     fn file(directory: &Path) -> AccessTokens {
         AccessTokens::new(directory.join("tokens"))
@@ -297,6 +333,7 @@ mod tests {
             (format!("a none {hash}"), "line 1 has no level"),
             (format!("a read {hash}0"), "line 1 has no SHA-256"),
             ("a read secret".to_owned(), "line 1 has no SHA-256"),
+            (format!("a read {}", EMPTY.to_uppercase()), "line 1 has the hash of an empty token"),
             (format!("a:secret read {hash}"), "line 1 has no name"),
             (format!("a read {hash}\na admin {hash}"), "line 2 has a name that stands before"),
             ((0..300).map(|n| format!("n{n} read {hash}\n")).collect(), "line 257 is one too many"),

@@ -45,6 +45,16 @@ pub enum CallerName {
     },
 }
 
+impl CallerName {
+    /// Whether one whom the door has let in may do everything.
+    pub fn has_all_rights(&self) -> bool {
+        match self {
+            Self::Unknown | Self::Web { is_admin: false, .. } => false,
+            Self::User(_) | Self::Certificate(_) | Self::Web { is_admin: true, .. } => true,
+        }
+    }
+}
+
 impl fmt::Display for CallerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -85,6 +85,11 @@ def test_each_path_needs_its_level_and_nothing_else_is_there(site):
                  "/api/v1/../v1/nodes", "/page/", "/page/..%2fmod.rs", "/page/%2e%2e", "/metrics", "/api/v1/jobs/1%2foutput", "/api/v1/jobs/x"):
         assert site.get(path, "t-admin").status == 404, path
     assert site.ask("HEAD", "/").status == 200
+    for name in ("Forwarded", "X-Forwarded-Proto", "X-Real-IP", "CF-Connecting-IP"):
+        assert site.get("/api/v1/nodes", **{name: "192.0.2.1"}).status == 401, "it is of another machine"
+    assert site.raw(b"GET /api/v1/nodes HTTP/1.0\r\nHost: localhost\r\n\r\n").split()[1] == b"401", "so may this be"
+    assert site.get("/api/v1/nodes", **{"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert site.get("/", **{"Sec-Fetch-Site": "cross-site"}).status == 200, "a link may lead here"
     for wrong in ("t-nobody", "x" * 8000, "t-read,t-admin"):
         refused = site.get("/api/v1/nodes", wrong)
         assert (refused.status, refused.code, refused.headers["WWW-Authenticate"]) == (401, "unauthorized", "Bearer"), wrong
@@ -157,6 +162,18 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
         with follower:
             told = b"".join(iter(lambda: follower.recv(65536), b""))
         assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n"), "it is cut"
+        # Also of what it has sent a half of.
+        file.write_text(before + token_line("guest", "operate", "g-1"))
+        whole = stream({"name": "half"}, ident="h", lines=1)
+        with socket.create_connection(("127.0.0.1", site.port), 20) as client:
+            head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer g-1\r\nContent-Length: {len(whole)}\r\n\r\n"
+            client.sendall(head.encode() + whole[:30])
+            jobs = lambda: [one for one in site.node.command("work list").values() if one["WorkType"] == "controller" and one["StateName"] == "Pending"]  # noqa: E731
+            until("the unit to be there", jobs)
+            file.write_text(before)
+            client.sendall(whole[30:])
+            assert client.makefile("rb").readline().split()[1] == b"401"
+        assert not [one for one in ask(site.node, "job.list", name="half")["jobs"]]
         # Who has a good one is told nothing of a file that is wrong.
         file.chmod(0o644)
         refused = site.get("/api/v1/nodes", "t-admin")
@@ -165,6 +182,15 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
     finally:
         file.chmod(0o600)
         file.write_text(before)
+    # A pipe stands for what does not answer.
+    kept = file.rename(file.with_suffix(".kept"))
+    os.mkfifo(file, 0o600)
+    try:
+        assert {site.get("/api/v1/nodes", "t-admin").status for _ in range(8)} == {503}
+    finally:
+        file.unlink()
+        kept.rename(file)
+    assert site.get("/api/v1/nodes", "t-admin").status == 200
     assert "g-1" not in site.node.log() and "t-admin" not in site.node.log()
 
 
@@ -225,6 +251,13 @@ def test_a_job_is_submitted_followed_cancelled_and_repeated(site, tmp_path):
     assert ended(site.node, number)["state"] == "successful"
     again = site.post(f"/api/v1/jobs/{number}/rerun", b'{"failed_hosts": false}', "t-operate").json
     assert again["id"] != number and ended(site.node, again["id"])["state"] == "successful"
+    # What it may not submit it cannot have run again.
+    unit = site.post("/api/v1/jobs", stream({"kind": "system", "name": "not for all"}, ident="s", lines=1), "t-admin").json
+    assert ended(site.node, unit["id"])["state"] == "successful"
+    refused = site.post(f"/api/v1/jobs/{unit['id']}/rerun", token="t-operate")
+    assert (refused.status, refused.code) == (422, "refused") and "admin" in refused.json["error"]["message"], refused.body
+    again = site.post(f"/api/v1/jobs/{unit['id']}/rerun", token="t-admin").json["id"]
+    assert ended(site.node, again)["state"] == "successful"
     for body in (b"[]", b'{"failed": true}', b'{"failed_hosts": 1}'):
         assert site.post(f"/api/v1/jobs/{number}/rerun", body, "t-operate").code == "bad_request", body
     # The page's own way, with chunks.
@@ -318,11 +351,12 @@ def test_only_so_many_follow_and_one_that_does_not_read_is_dropped(site, tmp_pat
     assert site.node.rss() - rss < 40 << 20
     for client in silent:
         client.close()
-    following = [site.begin("/api/v1/events", "t-read") for _ in range(64)]
+    following = [site.begin("/api/v1/events", "t-read") for _ in range(32)]
     assert {one.status for one in following} == {200}
-    refused = site.get("/api/v1/events", "t-read")
-    assert (refused.status, refused.code) == (429, "too_many")
+    for refused in (site.get("/api/v1/events", "t-read"), site.get(f"/api/v1/jobs/{number}/output", "t-read")):
+        assert (refused.status, refused.code) == (429, "too_many"), "nobody has more than he leaves to others"
     assert site.get("/api/v1/nodes").status == 200
+    assert site.begin("/api/v1/events", "t-admin").status == 200
     site.close()
     until("room", lambda: status(site, "GET", "/api/v1/events", "t-read")[0] == 200)
 

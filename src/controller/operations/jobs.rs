@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::{answers, conflict, missing};
+use crate::confine::Support;
 use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
+use crate::controller::driver::parsed;
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
+use crate::controller::service::intake::permit;
 use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{self, Audit, JobDetail, Kept, PAGE_MAX};
 use crate::controller::stream;
@@ -98,6 +101,7 @@ impl Service {
     pub(super) async fn rerun_job(
         &self,
         asked: Rerun,
+        is_admin: bool,
         audit: Audit,
     ) -> Result<report::JobDetail, OperationRefusal> {
         let (id, failed_hosts) = (JobId(asked.id), asked.failed_hosts);
@@ -106,8 +110,10 @@ impl Service {
             let state = former.row.state.name();
             return Err(conflict(format!("job {id} is {state}: it can run again once it has ended")));
         }
+        let permitted = permit(&self.driver.options(), &parsed(&former)?, is_admin, Support::detect()).await;
+        permitted.map_err(|why| OperationRefusal::new(OperationCode::Refused, why))?;
         let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.row.terms.limit.clone() };
-        let again = |former| Repeat { former, limit, audit };
+        let again = |former| Repeat { former, limit, is_admin, audit };
         let new = match self.unit_with_payload(&former) {
             Some(unit) => again(former).enter(&self.driver, &self.registry, &unit).await?,
             None => {

@@ -18,6 +18,7 @@ use crate::rpc::report::controller::{
     AuditRow, AuditRows, Cleanup, ClockReport, ControllerReport, GroupSummary, NodeSummary, Paused,
     StoreReport,
 };
+use crate::work::CallerName;
 
 pub use self::streams::JobStream;
 
@@ -62,13 +63,17 @@ impl From<Error> for OperationRefusal {
 }
 
 impl Service {
-    /// Carries out one operation for a caller with all rights.
+    /// Carries out one operation for somebody who may ask for it. What it makes run has no more rights than they have.
     ///
     /// # Errors
     /// [`OperationRefusal`]
-    pub async fn operate(&self, operation: Operation, who: &str) -> Result<Operated, OperationRefusal> {
+    pub async fn operate(
+        &self,
+        operation: Operation,
+        who: &CallerName,
+    ) -> Result<Operated, OperationRefusal> {
         let (op, target) = (operation.name().to_owned(), operation.target());
-        let audit = Audit { who: who.to_owned(), op, target };
+        let audit = Audit { who: who.to_string(), op, target };
         let answer = match operation {
             Operation::Ping(_) => Answer::Ping(self.ping().await),
             Operation::Pause(_) => Answer::Pause(self.set_paused(true, audit).await?),
@@ -104,7 +109,9 @@ impl Service {
             Operation::ReadOutput(it) => return self.stream_output(it).await,
             Operation::ReadEvents(it) => return self.stream_events(it).await,
             Operation::CancelJob(it) => Answer::CancelJob(self.cancel_job(JobId(it.id), audit).await?),
-            Operation::RerunJob(it) => Answer::RerunJob(self.rerun_job(it, audit).await?),
+            Operation::RerunJob(it) => {
+                Answer::RerunJob(self.rerun_job(it, who.has_all_rights(), audit).await?)
+            }
             Operation::ConfirmLost(it) => Answer::ConfirmLost(self.confirm_lost(it, audit).await?),
             Operation::DeleteJob(it) => Answer::DeleteJob(self.delete_job(JobId(it.id), audit).await?),
         };

@@ -1,7 +1,11 @@
 //! What a job has printed, and its events: read from its output on this node, or else from the control node that has it. A
 //! reader holds one piece of the output and one line, however long the output is.
 
+use std::sync::{Arc, LazyLock};
+
 use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{Operated, missing};
 use crate::controller::core::JobId;
@@ -17,8 +21,22 @@ use crate::rpc::report::controller::{EventsBegin, OutputBegins};
 pub struct JobStream {
     output: OutputSource,
     /// Only events are passed on.
-    events: Option<EventFilter>,
+    events: Option<EventParser>,
 }
+
+/// Finds events, which takes processor time, on another thread and after those who came before: readers of long outputs
+/// keep nobody from anything else.
+#[derive(Debug)]
+struct EventParser {
+    /// Unless it is at work.
+    filter: Option<EventFilter>,
+    unread: Option<Bytes>,
+    /// Goes on where a reader has left it.
+    parsing: Option<JoinHandle<(EventFilter, Vec<u8>)>>,
+}
+
+/// Parsers that work at a time, of all readers.
+static PARSERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
 
 /// Where the bytes come from.
 #[derive(Debug)]
@@ -32,17 +50,38 @@ enum OutputSource {
 impl JobStream {
     /// The next bytes; `None` at the end. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Bytes> {
+        match &mut self.events {
+            None => self.output.next().await,
+            Some(events) => events.next(&mut self.output).await,
+        }
+    }
+}
+
+impl EventParser {
+    fn new(filter: EventFilter) -> Self {
+        Self { filter: Some(filter), unread: None, parsing: None }
+    }
+
+    async fn next(&mut self, output: &mut OutputSource) -> Option<Bytes> {
         loop {
-            let bytes = self.output.next().await?;
-            match &mut self.events {
-                None => return Some(bytes),
-                Some(filter) => {
-                    let found = filter.push(&bytes);
-                    if !found.is_empty() {
-                        return Some(found.into());
-                    }
+            if let Some(parsing) = &mut self.parsing {
+                let (filter, found) = parsing.await.ok()?;
+                (self.filter, self.parsing) = (Some(filter), None);
+                if !found.is_empty() {
+                    return Some(found.into());
                 }
             }
+            if self.unread.is_none() {
+                self.unread = Some(output.next().await?);
+            }
+            // It is never closed.
+            let turn = PARSERS.clone().acquire_owned().await.ok()?;
+            let (mut filter, bytes) = (self.filter.take()?, self.unread.take()?);
+            self.parsing = Some(spawn_blocking(move || {
+                let found = filter.push(&bytes);
+                drop(turn);
+                (filter, found)
+            }));
         }
     }
 }
@@ -92,7 +131,7 @@ impl Service {
         if let Some(why) = missing {
             return Err(OperationRefusal::new(OperationCode::OwnerAway, why));
         }
-        let events = Some(EventFilter::new(from, host, failed));
+        let events = Some(EventParser::new(EventFilter::new(from, host, failed)));
         Ok((Answer::ReadEvents(EventsBegin { id }), Some(Box::new(JobStream { output, events }))))
     }
 

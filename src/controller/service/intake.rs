@@ -40,8 +40,7 @@ impl JobIntake for Intake {
         Box::pin(async move {
             let Self { door, stream, is_admin } = *self;
             let accepted = stream.finish().map_err(|error| error.to_string())?;
-            check(&accepted.header, is_admin, door.support())?;
-            check_credentials(&door.options(), &accepted.header, is_admin).await?;
+            permit(&door.options(), &accepted.header, is_admin, door.support()).await?;
             let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
             if let Some(zip) = unjudged {
                 judge(zip, unit.payload()).await?;
@@ -91,6 +90,20 @@ async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<()
         zip.judge(&mut payload).map_err(|fault| fault.to_string())
     });
     judged.await.map_err(|error| error.to_string())?
+}
+
+/// Whether a caller may have run what a header asks for, with the credentials that it names.
+///
+/// # Errors
+/// Why not.
+pub(in crate::controller) async fn permit(
+    options: &ControllerOptions,
+    header: &Header,
+    is_admin: bool,
+    support: Support,
+) -> Result<(), String> {
+    check(header, is_admin, support)?;
+    check_credentials(options, header, is_admin).await
 }
 
 /// What the caller may do.

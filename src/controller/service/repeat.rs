@@ -25,6 +25,8 @@ pub(in crate::controller) struct Repeat {
     pub(in crate::controller) former: JobDetail,
     /// The only hosts to run on; all if it is empty.
     pub(in crate::controller) limit: Vec<String>,
+    /// Whether who asked for it may do everything.
+    pub(in crate::controller) is_admin: bool,
     /// Who asked for it, and what it repeats.
     pub(in crate::controller) audit: Audit,
 }
@@ -49,7 +51,7 @@ impl Repeat {
     fn extra(&self) -> JobExtra {
         JobExtra {
             launched_by: self.audit.who.clone(),
-            is_admin: true,
+            is_admin: self.is_admin,
             rerun_of: Some(self.former.row.id.0),
             ..JobExtra::default()
         }
@@ -122,7 +124,7 @@ impl Repeat {
     /// Makes the job of a unit that has its payload.
     async fn store(self, driver: &Arc<JobDriver>, unit: &JobUnit) -> Result<JobId, Error> {
         let extra = self.extra();
-        let Self { former, limit, audit } = self;
+        let Self { former, limit, is_admin: _, audit } = self;
         let mut header = parsed(&former)?;
         (header.key, header.depends_on) = (None, Vec::new());
         if !limit.is_empty() {

@@ -2,12 +2,15 @@
 //! and what a change needs besides. A wrong token is answered late, and only so many at a time.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use http::request::Parts;
 use http::uri::Authority;
-use tokio::time::sleep;
+use http::{HeaderMap, Version};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use super::hosts::{is_own_page, only};
 use super::refusal::{ApiRefusal, Code};
@@ -20,13 +23,19 @@ use crate::tls::AccessLevel;
 use crate::tls::access::{AccessError, AccessToken, AccessTokens};
 use crate::work::CallerName;
 
-const SESSION: &str = "meshd-session";
+/// Begins the name of the cookie, which ends with the server's port: browsers keep those of all ports of a host together.
+const SESSION: &str = "meshd-session-";
 const FORM_TOKEN: HeaderName = HeaderName::from_static("x-form-token");
 /// How long a wrong token waits for its answer, and how many of one host may.
 const DELAY: Duration = Duration::from_secs(1);
 const DELAYED: usize = 16;
-/// What a proxy adds for clients that are not on this machine.
-const OF_PROXIES: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+/// What a proxy adds for clients that are not on this machine, and how all others begin. Old ones speak HTTP/1.0.
+const OF_PROXIES: [&str; 6] =
+    ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
+const OF_OTHER_PROXIES: &str = "x-forwarded-";
+/// Looks at the file of tokens at a time, and how long one may take: it may lie on a file system that hangs.
+const LOOKS: usize = 2;
+const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Gate {
     tokens: Option<AccessTokens>,
@@ -35,6 +44,7 @@ pub(super) struct Gate {
     pub(super) allow: AccessLevel,
     sessions: BrowserSessions,
     delayed: Places<IpAddr>,
+    looks: Arc<Semaphore>,
 }
 
 /// Who asks.
@@ -92,7 +102,14 @@ impl Visitor {
 
 impl Gate {
     pub(super) fn new(tokens: Option<AccessTokens>, client_level: AccessLevel, allow: AccessLevel) -> Self {
-        Self { tokens, client_level, allow, sessions: BrowserSessions::new(), delayed: Places::new(DELAYED) }
+        Self {
+            tokens,
+            client_level,
+            allow,
+            sessions: BrowserSessions::new(),
+            delayed: Places::new(DELAYED),
+            looks: Arc::new(Semaphore::new(LOOKS)),
+        }
     }
 
     /// Who sends these headers.
@@ -102,24 +119,30 @@ impl Gate {
     pub(super) async fn identify(
         &self,
         client: &HttpClient,
-        headers: &HeaderMap,
+        head: &Parts,
+        called: &Authority,
     ) -> Result<Visitor, ApiRefusal> {
-        let proof = self.proof(client, headers).await?;
+        let proof = self.proof(client, &head.headers, called).await?;
         let level = match &proof {
             Proof::None => AccessLevel::None,
             Proof::Token(token) | Proof::Session(_, token) => token.level,
             Proof::Certificate(_) => self.client_level,
         };
-        let is_here = client.host.is_loopback() && !OF_PROXIES.iter().any(|name| headers.contains_key(*name));
+        let is_here = client.host.is_loopback() && !is_forwarded(head);
         Ok(Visitor { level: level.min(self.allow), is_here, proof })
     }
 
-    async fn proof(&self, client: &HttpClient, headers: &HeaderMap) -> Result<Proof, ApiRefusal> {
+    async fn proof(
+        &self,
+        client: &HttpClient,
+        headers: &HeaderMap,
+        called: &Authority,
+    ) -> Result<Proof, ApiRefusal> {
         if headers.contains_key(AUTHORIZATION) {
             let shown = only(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
             return self.token(client, shown.unwrap_or_default()).await.map(Proof::Token);
         }
-        if let Some(word) = session_of(headers)
+        if let Some(word) = session_of(headers, &cookie(called))
             && let Some(token) = self.sessions.find(word)
         {
             if self.has(&token).await? {
@@ -136,7 +159,9 @@ impl Gate {
     /// The line of a token that somebody shows.
     async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, ApiRefusal> {
         let shown = shown.to_vec();
-        if let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?.flatten() {
+        if !shown.is_empty()
+            && let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?.flatten()
+        {
             return Ok(token);
         }
         let Some(_place) = self.delayed.take(&network_of(client.host)) else {
@@ -152,16 +177,26 @@ impl Gate {
         Ok(self.look(move |tokens| tokens.has(&token)).await?.unwrap_or(false))
     }
 
-    /// Looks at the file of tokens, if there is one. It may lie on a file system that hangs.
+    /// Looks at the file of tokens, if there is one.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(AccessTokens) -> Result<T, AccessError> + Send + 'static,
     ) -> Result<Option<T>, ApiRefusal> {
         let Some(tokens) = self.tokens.clone() else { return Ok(None) };
-        match tokio::task::spawn_blocking(move || look(tokens)).await {
-            Ok(Ok(found)) => Ok(Some(found)),
+        let looks = self.looks.clone();
+        let looked = async move {
+            let turn = looks.acquire_owned().await.ok()?;
+            let look = move || {
+                // One that hangs keeps its turn, so that there are never more threads in it.
+                let _turn = turn;
+                look(tokens)
+            };
+            tokio::task::spawn_blocking(look).await.ok()?.ok()
+        };
+        match timeout(LOOKED_WITHIN, looked).await {
+            Ok(Some(found)) => Ok(Some(found)),
             // Who has shown no good token is not told of files.
-            Ok(Err(_)) | Err(_) => {
+            Ok(None) | Err(_) => {
                 let message = "the node cannot use its file of tokens: meshd check says why";
                 Err(ApiRefusal::new(Code::StoreAway, message))
             }
@@ -217,13 +252,14 @@ impl Gate {
         &self,
         client: &HttpClient,
         token: &str,
+        called: &Authority,
         by_tls: bool,
     ) -> Result<String, ApiRefusal> {
         let token = self.token(client, token.as_bytes()).await?;
         tracing::info!(name = token.name, level = %token.level, host = %client.host, "signed in to the page");
         let (word, seconds) = (self.sessions.begin(token), LASTS.as_secs());
         let secure = if by_tls { "; Secure" } else { "" };
-        Ok(format!("{SESSION}={word}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"))
+        Ok(format!("{}={word}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", cookie(called)))
     }
 
     pub(super) fn sign_out(&self, visitor: &Visitor) {
@@ -233,9 +269,21 @@ impl Gate {
     }
 }
 
+/// Whether a proxy has passed the request on.
+fn is_forwarded(head: &Parts) -> bool {
+    let mut names = head.headers.keys().map(HeaderName::as_str);
+    head.version < Version::HTTP_11
+        || names.any(|name| name.starts_with(OF_OTHER_PROXIES) || OF_PROXIES.contains(&name))
+}
+
+/// The name of the cookie.
+fn cookie(called: &Authority) -> String {
+    format!("{SESSION}{}", called.port_u16().unwrap_or_default())
+}
+
 /// The word of a session in the cookies.
-fn session_of(headers: &HeaderMap) -> Option<&str> {
+fn session_of<'a>(headers: &'a HeaderMap, cookie: &str) -> Option<&'a str> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == SESSION).map(|(_, word)| word)
+    pairs.find(|(name, _)| *name == cookie).map(|(_, word)| word)
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, interval_at, timeout};
 use super::gate::Visitor;
 use super::query::ParameterKind;
 use super::refusal::{ApiRefusal, Code};
-use super::{ApiRequest, Web, small};
+use super::{ApiRequest, StreamPlace, Web, public, small};
 use crate::control::OperationStream;
 use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::operation::{self, Operation};
@@ -80,13 +80,11 @@ pub(super) struct Again {
 }
 
 impl Web {
-    /// A list that anybody may see who may ask for it, but for the labels of jobs.
+    /// A list, of which somebody without a level sees less.
     pub(super) async fn list(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
         let (mut answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
-        if let operation::Answer::ListJobs(list) = &mut answer
-            && asked.visitor.level < AccessLevel::Read
-        {
-            list.jobs.iter_mut().for_each(|job| job.labels.clear());
+        if asked.visitor.level < AccessLevel::Read {
+            public::reduce(&mut answer);
         }
         Ok(answer::json(StatusCode::OK, &answer))
     }
@@ -130,12 +128,13 @@ impl Web {
 
     /// Bytes as the runner wrote them.
     pub(super) async fn output(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let place = self.place(&asked.visitor)?;
         let (answer, rest) = self.stream(&asked, "job.output").await?;
         let missing = match answer {
             operation::Answer::ReadOutput(begins) => begins.missing,
             _ => None,
         };
-        let mut answer = self.follow(asked.visitor, answer::TEXT, rest, Bytes::new())?;
+        let mut answer = self.follow(asked.visitor, place, answer::TEXT, rest, Bytes::new());
         if let Some(why) = missing.and_then(|why| HeaderValue::try_from(why).ok()) {
             answer.headers_mut().insert(MISSING, why);
         }
@@ -143,8 +142,9 @@ impl Web {
     }
 
     pub(super) async fn job_events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let place = self.place(&asked.visitor)?;
         let (_, rest) = self.stream(&asked, "job.events").await?;
-        self.follow(asked.visitor, NDJSON, rest, Bytes::new())
+        Ok(self.follow(asked.visitor, place, NDJSON, rest, Bytes::new()))
     }
 
     async fn stream(
@@ -163,13 +163,11 @@ impl Web {
     pub(super) fn follow(
         self: Arc<Self>,
         visitor: Visitor,
+        place: StreamPlace,
         content_type: &'static str,
         rest: Box<dyn OperationStream>,
         idle: Bytes,
-    ) -> Result<HttpAnswer, ApiRefusal> {
-        let place = self.streams.clone().try_acquire_owned();
-        let place =
-            place.map_err(|_| ApiRefusal::new(Code::TooMany, "too many clients follow something here"))?;
+    ) -> HttpAnswer {
         let looks = interval_at(Instant::now() + LOOK, LOOK);
         let begin = Some((self, visitor, rest, looks, place));
         let pieces = unfold(begin, move |following| {
@@ -193,15 +191,23 @@ impl Web {
                 }
             }
         });
-        Ok(answer::stream(content_type, pieces))
+        answer::stream(content_type, pieces)
+    }
+
+    /// A place for something that goes on: nobody has more of them than he leaves to others.
+    pub(super) fn place(&self, visitor: &Visitor) -> Result<StreamPlace, ApiRefusal> {
+        let place = self.streams.take(&visitor.caller().to_string());
+        place.ok_or_else(|| ApiRefusal::new(Code::TooMany, "too much goes on here for the same client"))
     }
 
     /// A new job: the body is what `work submit` to the type `controller` takes. It is whole, or nothing of it stays, also
     /// where the client goes away.
     pub(super) async fn submit(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         self.controller()?;
+        let place = self.place(&asked.visitor)?;
         let submitted = tokio::spawn(async move {
             let ApiRequest { visitor, mut body, .. } = asked;
+            let _place = place;
             let submitted = self.intake(&visitor, &mut body).await;
             if submitted.is_err() {
                 drain(&mut body).await;
@@ -229,7 +235,7 @@ impl Web {
         let caller = Caller { origin: Origin::Tcp, trusted: true, signature: None, credentials };
         let mut submission = work.submit(request, caller).await?;
         let unit = submission.id().to_string();
-        if let Err(refused) = payload(&mut submission, body).await {
+        if let Err(refused) = self.payload(visitor, &mut submission, body).await {
             submission.discard(refused.message().to_owned()).await;
             return Err(refused);
         }
@@ -237,6 +243,37 @@ impl Web {
         let job = work.job_unit(&unit).and_then(|unit| unit.extra().job_id);
         tracing::info!(unit, job, who = %visitor.caller(), "submitted by the page's API");
         Ok((unit, job))
+    }
+
+    /// Hands the payload on piece by piece, each once the one before is taken, for as long as who sends it is admitted.
+    async fn payload(
+        &self,
+        visitor: &Visitor,
+        submission: &mut Submission,
+        body: &mut Incoming,
+    ) -> Result<(), ApiRefusal> {
+        let admitted = || async {
+            let gone = || ApiRefusal::new(Code::Unauthorized, "what the client has shown holds no longer");
+            if self.gate.still_admits(visitor).await { Ok(()) } else { Err(gone()) }
+        };
+        let mut looked = Instant::now();
+        loop {
+            let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
+            let frame = timeout(SILENT, body.frame()).await.map_err(late)?;
+            if frame.is_none() || looked.elapsed() > LOOK {
+                admitted().await?;
+                looked = Instant::now();
+            }
+            match frame {
+                None => return Ok(()),
+                Some(Err(_)) => return Err(ApiRefusal::bad("the body ends early")),
+                Some(Ok(frame)) => {
+                    if let Some(bytes) = frame.data_ref() {
+                        submission.write(bytes).await?;
+                    }
+                }
+            }
+        }
     }
 
     async fn ask(
@@ -248,7 +285,7 @@ impl Web {
         let controller = self.controller()?;
         arguments.insert("op".to_owned(), Value::from(op));
         let operation = Operation::parse(arguments)?;
-        Ok(controller.operate(operation, visitor.caller().to_string()).await?)
+        Ok(controller.operate(operation, visitor.caller()).await?)
     }
 
     fn controller(&self) -> Result<&dyn crate::control::Operations, ApiRefusal> {
@@ -268,22 +305,6 @@ fn job(word: &str) -> Result<Map<String, Value>, ApiRefusal> {
     let id = word.parse::<i64>().ok().filter(|id| *id > 0 && !word.starts_with('+'));
     let id = id.ok_or_else(|| ApiRefusal::new(Code::NotFound, "a job is called by its number"))?;
     Ok(Map::from_iter([("id".to_owned(), Value::from(id))]))
-}
-
-/// Hands the payload on piece by piece, each once the one before is taken.
-async fn payload(submission: &mut Submission, body: &mut Incoming) -> Result<(), ApiRefusal> {
-    loop {
-        let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
-        match timeout(SILENT, body.frame()).await.map_err(late)? {
-            None => return Ok(()),
-            Some(Err(_)) => return Err(ApiRefusal::bad("the body ends early")),
-            Some(Ok(frame)) => {
-                if let Some(bytes) = frame.data_ref() {
-                    submission.write(bytes).await?;
-                }
-            }
-        }
-    }
 }
 
 async fn drain(body: &mut Incoming) {

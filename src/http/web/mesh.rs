@@ -25,6 +25,8 @@ const LOOKED: Duration = Duration::from_secs(60);
 /// Nodes that are asked at a time, and how long each may take.
 const AT_ONCE: usize = 8;
 const WITHIN: Duration = Duration::from_secs(10);
+/// Links of one node that are shown with figures.
+const MOST_LINKS: usize = 256;
 /// A node that has said nothing is asked each so many rounds: those of receptor never do.
 const SILENT: u32 = 10;
 
@@ -241,6 +243,11 @@ impl SharedLinks {
 
     async fn ask(&self, node: String) -> (String, Option<Vec<LinkReport>>) {
         let said = timeout(WITHIN, far_links(&self.context, &node)).await;
-        (node, said.ok().flatten())
+        // What a node says of itself is bounded.
+        let said = said.ok().flatten().map(|mut links| {
+            links.truncate(MOST_LINKS);
+            links
+        });
+        (node, said)
     }
 }

@@ -3,7 +3,8 @@
 //! the node's reports, or is the controller's answer.
 //!
 //! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
-//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `watch` the events; `openapi` describes
+//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown without a level;
+//!   `watch` the events; `openapi` describes
 //!   all of it.
 
 mod gate;
@@ -12,13 +13,14 @@ mod jobs;
 mod mesh;
 mod openapi;
 mod page;
+mod public;
 mod query;
 mod refusal;
 mod routes;
 mod sessions;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +32,6 @@ use hyper::body::Incoming;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::gate::{Gate, Visitor};
@@ -42,6 +43,7 @@ use self::watch::EventWatch;
 use super::answer::{self, HttpAnswer};
 use super::server::{HttpClient, Responding, Site};
 use crate::control::Context;
+use crate::os::places::{Places, Share};
 use crate::rpc::report::finding::Finding;
 use crate::rpc::report::node::Section;
 use crate::tls::AccessLevel;
@@ -49,14 +51,17 @@ use crate::tls::access::AccessTokens;
 
 /// Connections of one host: a proxy's are those of all its clients.
 const CONNECTIONS: usize = 128;
-/// Answers that go on for as long as the client likes.
-const STREAMS: usize = 64;
+/// Answers and bodies of one client that go on for as long as it likes; all clients together have twice as many.
+const STREAMS: usize = 32;
 /// The longest body that is not a job's, and how long it may take.
 const BODY: usize = 16 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
+/// Where a browser says that the page comes from which asks.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// Headers of every answer: a page of this server uses nothing of others, and others use no page of it.
-const HARDENED: [(&str, &str); 4] = [
+const HARDENED: [(&str, &str); 5] = [
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -65,6 +70,7 @@ const HARDENED: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
 ];
 
 /// Settings of the directive.
@@ -83,10 +89,14 @@ pub(crate) struct Web {
     context: Context,
     gate: Gate,
     hosts: ServerNames,
-    streams: Arc<Semaphore>,
+    streams: Places<String>,
+    description: OnceLock<Value>,
     watch: EventWatch,
     far_links: FarLinks,
 }
+
+/// Held by an answer or a body that goes on.
+type StreamPlace = Share<String>;
 
 /// A request that may be answered.
 struct ApiRequest {
@@ -151,7 +161,8 @@ impl Web {
         Self {
             gate: Gate::new(tokens, client_level, allow),
             hosts: ServerNames::new(hosts, &own_host),
-            streams: Arc::new(Semaphore::new(STREAMS)),
+            streams: Places::new(STREAMS),
+            description: OnceLock::new(),
             watch: EventWatch::new(&context),
             far_links: FarLinks::new(&context),
             context,
@@ -166,10 +177,14 @@ impl Web {
         let (head, body) = request.into_parts();
         let called = self.hosts.called(&client, &head)?;
         let (route, word) = routes::find(&head.method, head.uri.path())?;
+        // Links lead to the page from anywhere, but nothing of another site asks its API.
+        if route.needs != Needs::Nothing && only(&head.headers, &FETCH_SITE) == Some("cross-site") {
+            return Err(ApiRefusal::new(Code::Forbidden, "Sec-Fetch-Site: a page of another site asks"));
+        }
         let visitor = match route.needs {
             Needs::Nothing => Visitor::nobody(),
             Needs::Anybody | Needs::Presence | Needs::Level(_) => {
-                self.gate.identify(&client, &head.headers).await?
+                self.gate.identify(&client, &head, &called).await?
             }
         };
         admit(&visitor, route.needs)?;
@@ -211,7 +226,7 @@ impl Web {
         // Behind a proxy the page knows whether there is TLS.
         let by_tls =
             client.is_secured || only(&headers, &ORIGIN).is_some_and(|page| page.starts_with("https:"));
-        let cookie = self.gate.sign_in(&client, &token, by_tls).await?;
+        let cookie = self.gate.sign_in(&client, &token, &called, by_tls).await?;
         let mut answer = nothing();
         answer.headers_mut().extend(HeaderValue::try_from(cookie).ok().map(|cookie| (SET_COOKIE, cookie)));
         Ok(answer)
@@ -236,7 +251,8 @@ impl Web {
 
     /// What all of this is, for programs.
     fn description(&self) -> HttpAnswer {
-        answer::json(StatusCode::OK, &openapi::document(self.context.observer.version, routes::all()))
+        let make = || openapi::document(self.context.observer.version, routes::all());
+        answer::json(StatusCode::OK, self.description.get_or_init(make))
     }
 }
 

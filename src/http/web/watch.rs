@@ -24,6 +24,7 @@ use crate::http::web::hosts::only;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::rpc::report::node::Section;
+use crate::work::CallerName;
 
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the controller may take for a list.
@@ -195,7 +196,7 @@ impl Lookout {
 }
 
 async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operation::Answer> {
-    let answered = timeout(PATIENCE, controller.operate(operation, String::new())).await;
+    let answered = timeout(PATIENCE, controller.operate(operation, CallerName::Unknown)).await;
     Some(answered.ok()?.ok()?.0)
 }
 
@@ -204,8 +205,9 @@ impl Web {
     pub(super) async fn events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let last = only(&asked.headers, &LAST_SEEN).map(|last| last.parse::<u64>());
         let last = last.transpose().map_err(|_| ApiRefusal::bad("Last-Event-ID: it is a number"))?;
+        let place = self.place(&asked.visitor)?;
         let viewer = Box::new(self.watch.follow(last).await);
-        self.follow(asked.visitor, EVENT_STREAM, viewer, Bytes::from_static(b": \n\n"))
+        Ok(self.follow(asked.visitor, place, EVENT_STREAM, viewer, Bytes::from_static(b": \n\n")))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::controller::core::JobId;
 use crate::controller::store::Kept;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Answer, Operation, OperationRefusal, Rerun};
+use crate::work::CallerName;
 use crate::work::jobs::{JobReport, JobUnit};
 
 /// Bytes of a payload that is half there.
@@ -35,7 +36,9 @@ fn rerun(site: &Site, job: JobId) -> Result<JobId, OperationRefusal> {
     let request = Operation::RerunJob(Rerun { id: job.0, failed_hosts: false });
     let service = site.service().clone();
     let mut asked = None;
-    site.run(async { asked = Some(tokio::spawn(async move { service.operate(request, "unix").await })) });
+    site.run(async {
+        asked = Some(tokio::spawn(async move { service.operate(request, &CallerName::User(0)).await }))
+    });
     let asked = asked.unwrap();
     site.until("the answer", || asked.is_finished());
     match site.run(asked).unwrap()? {
@@ -92,8 +95,8 @@ fn a_rerun_and_its_row_in_the_audit_are_one_transaction() {
     assert_eq!((site.jobs().len(), ops(), site.units(), site.on_disk()), before);
     execute("DROP TRIGGER full");
     let again = rerun(&site, job).unwrap();
-    assert_eq!(ops()[0], ("job.rerun".to_owned(), "unix".to_owned(), job.to_string()));
-    assert_eq!(site.job(again).row.launched_by, "unix");
+    assert_eq!(ops()[0], ("job.rerun".to_owned(), "unix:0".to_owned(), job.to_string()));
+    assert_eq!(site.job(again).row.launched_by, "unix:0");
 }
 
 #[test]
