@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import json
 import os
+import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -12,7 +14,7 @@ import time
 
 import pytest
 
-from mesh import MESHD, ROOT, environment, free_port, own_runner, until
+from mesh import MESHCTL, MESHD, ROOT, environment, free_port, own_runner, until
 from test_controller import ask, ended, job, runner, stream, submit, wrote
 from test_metrics import change
 from trust import Pki
@@ -192,6 +194,46 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
         kept.rename(file)
     assert site.get("/api/v1/nodes", "t-admin").status == 200
     assert "g-1" not in site.node.log() and "t-admin" not in site.node.log()
+
+
+def web_token(*words, code=0):
+    done = subprocess.run([MESHCTL, "--json", "web", "token", *words], capture_output=True, text=True, timeout=30, env=environment())
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout or done.stderr)
+
+
+def test_meshctl_makes_tokens_lists_and_removes_them(site):
+    file = ("--file", str(site.directory / "tokens"))
+    before = (site.directory / "tokens").read_text()
+    try:
+        made = web_token("add", "anna", "--level", "operate", *file)
+        session = site.get("/api/v1/session", made["token"]).json
+        assert (session["who"], session["level"]) == ("anna", "operate")
+        assert {"name": "anna", "level": "operate"} in web_token("list", *file)["tokens"]
+        assert "there is a token anna already" in web_token("add", "anna", *file, code=1)["error"]
+        assert web_token("remove", "anna", *file) == {"removed": "anna"}
+        assert site.get("/api/v1/session", made["token"]).status == 401
+        assert "no token anna" in web_token("remove", "anna", *file, code=1)["error"]
+        assert made["token"] not in site.node.log()
+    finally:
+        (site.directory / "tokens").write_text(before)
+
+
+def test_the_demo_serves_its_page_until_it_is_interrupted(tmp_path):
+    demo = subprocess.Popen([MESHCTL, "demo", "--web"], stdout=subprocess.PIPE, text=True, env=environment() | {"TMPDIR": str(tmp_path)})
+    try:
+        told = "".join(itertools.takewhile(lambda line: not line.startswith("The mesh stays"), demo.stdout))
+        address, token = re.findall(r"http://127.0.0.1:(\d+)/\n.*sign in with the token (\S+)\n", told)[-1]
+        client = Client(int(address))
+        assert client.get("/").status == 200 and client.get("/api/v1/session", token).json["level"] == "admin"
+        assert len(client.get("/api/v1/jobs", token).json["jobs"]) == 6
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 0
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        if demo.poll() is None:
+            demo.send_signal(signal.SIGTERM)
+            demo.wait(30)
 
 
 def test_the_mesh_is_told_with_its_links(site):
