@@ -10,17 +10,8 @@ use crate::rpc::report::node::Section;
 use crate::rpc::request::Request;
 use crate::rpc::{CallError, Client};
 
-const SECTIONS: [Section; 7] = [
-    Section::NodeId,
-    Section::Version,
-    Section::Routes,
-    Section::Costs,
-    Section::Links,
-    Section::Reload,
-    Section::Ending,
-];
-/// Jobs that are looked at, the newest ones.
-const JOBS: u32 = 200;
+/// What is looked at beside that of which events are told.
+const MORE: [Section; 2] = [Section::Version, Section::Links];
 
 /// Somebody who looks.
 pub(super) struct Watcher<'a> {
@@ -38,7 +29,8 @@ impl<'a> Watcher<'a> {
     /// # Errors
     /// The node does not answer.
     pub(super) async fn look(&mut self) -> Result<Snapshot, CallError> {
-        let fields = Some(SECTIONS.map(|section| section.to_string()).to_vec());
+        let sections = Snapshot::SECTIONS.into_iter().chain(MORE);
+        let fields = Some(sections.map(|section| section.to_string()).collect());
         let mesh = status::read(&self.client.command(&Request::Status { fields }).await?)?;
         let mut snapshot = Snapshot { time: Timestamp::now(), mesh, ..Snapshot::default() };
         if self.has_no_controller {
@@ -47,7 +39,7 @@ impl<'a> Watcher<'a> {
         let (ping, instances, jobs) = (
             operation::ping(Nothing {}),
             operation::list_instances(InstanceFilter::default()),
-            operation::list_jobs(JobFilter { limit: Some(JOBS), ..JobFilter::default() }),
+            operation::list_jobs(JobFilter { limit: Some(Snapshot::JOBS), ..JobFilter::default() }),
         );
         match ping.ask(self.client).await {
             Ok(answer) => snapshot.controller = Some(answer.report),

@@ -23,21 +23,16 @@ use crate::http::answer::HttpAnswer;
 use crate::http::web::hosts::only;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
-use crate::rpc::report::node::Section;
 use crate::work::CallerName;
 
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the controller may take for a list.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Jobs that are looked at, the newest ones.
-const JOBS: u32 = 200;
 /// Events that are kept, and those that a viewer may be behind.
 const KEPT: usize = 1000;
 /// How long the watch goes on without a viewer: one that has lost its connection comes back and misses nothing.
 const LINGER: Duration = Duration::from_secs(10);
 
-const SECTIONS: [Section; 5] =
-    [Section::NodeId, Section::Routes, Section::Costs, Section::Reload, Section::Ending];
 const LAST_SEEN: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
@@ -174,13 +169,13 @@ impl Lookout {
 
     async fn look(&self) -> Snapshot {
         let observer = &self.context.observer;
-        let (mesh, controller) = (observer.report(&SECTIONS).await, observer.controller().await);
+        let (mesh, controller) = (observer.report(&Snapshot::SECTIONS).await, observer.controller().await);
         let controller = controller.map(|(report, _)| report);
         let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, instances: None, jobs: None };
         if let Some(controller) = &self.context.controller
             && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
         {
-            let filter = JobFilter { limit: Some(JOBS), ..JobFilter::default() };
+            let filter = JobFilter { limit: Some(Snapshot::JOBS), ..JobFilter::default() };
             if let Some(operation::Answer::ListJobs(list)) =
                 ask(controller.as_ref(), Operation::ListJobs(filter)).await
             {

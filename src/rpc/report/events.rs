@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller::{ControllerReport, InstanceReport, JobReport};
 use super::names::names;
-use super::node::NodeReport;
+use super::node::{NodeReport, Section};
 
 names! {
     /// What has happened.
@@ -115,6 +115,14 @@ impl MeshEvent {
         let (from, to) = (since.map(|since| since.to_string()), Some(time.to_string()));
         Self { seq, time, node, event: EventKind::Gap, peer: None, job: None, from, to }
     }
+}
+
+impl Snapshot {
+    /// What of a node's report events are told of.
+    pub const SECTIONS: [Section; 5] =
+        [Section::NodeId, Section::Routes, Section::Costs, Section::Reload, Section::Ending];
+    /// Jobs that are looked at, the newest ones.
+    pub const JOBS: u32 = 200;
 }
 
 /// The links of the whole mesh, each with the lesser name first.
