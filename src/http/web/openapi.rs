@@ -5,9 +5,8 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::query::ParameterKind;
 use super::refusal::ErrorReport;
-use super::routes::{Needs, Route};
+use super::routes::{self, Needs, Route, WORDS};
 
 /// What a request takes, or is answered with.
 pub(super) enum ApiContent {
@@ -40,10 +39,8 @@ pub(super) fn document(version: &str, routes: &[Route]) -> Value {
     let mut given = settings.for_serialize().into_generator();
     let mut paths = Map::new();
     for route in routes.iter().filter(|route| route.path.starts_with("/api/")) {
-        let word = if route.path.contains("/instances/") { "name" } else { "id" };
-        let operations =
-            paths.entry(route.path.replace('*', &format!("{{{word}}}"))).or_insert_with(|| json!({}));
-        operations[route.method.as_str().to_lowercase()] = operation(route, word, &mut taken, &mut given);
+        let operations = paths.entry(route.path).or_insert_with(|| json!({}));
+        operations[route.method.as_str().to_lowercase()] = operation(route, &mut taken, &mut given);
     }
     let refused = json_of::<ErrorReport>().describe(&mut given);
     let mut schemas = taken.take_definitions(true);
@@ -61,16 +58,15 @@ pub(super) fn document(version: &str, routes: &[Route]) -> Value {
     })
 }
 
-fn operation(route: &Route, word: &str, taken: &mut SchemaGenerator, given: &mut SchemaGenerator) -> Value {
+fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGenerator) -> Value {
     let mut parameters: Vec<Value> = route
         .query
         .iter()
         .map(|(name, kind)| json!({"name": name, "in": "query", "schema": kind.schema(taken)}))
         .collect();
-    if route.path.contains('*') {
-        let schema =
-            if word == "id" { ParameterKind::ID.schema(taken) } else { ParameterKind::Text.schema(taken) };
-        parameters.push(json!({"name": word, "in": "path", "required": true, "schema": schema}));
+    let word = routes::parts(route.path).map(|(_, word, _)| word);
+    for (name, kind) in WORDS.iter().filter(|(name, _)| word == Some(name)) {
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": kind.schema(taken)}));
     }
     let (security, level) = match route.needs {
         Needs::Nothing | Needs::Anybody => (json!([]), "none".to_owned()),

@@ -37,7 +37,7 @@ pub(super) enum Needs {
 
 type Answering = Pin<Box<dyn Future<Output = Result<HttpAnswer, ApiRefusal>> + Send>>;
 
-/// A path, with `*` for a word of it.
+/// A path, with a word of [`WORDS`] in braces for what is different in each request.
 pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
@@ -57,6 +57,10 @@ impl Route {
         self.method == Method::POST && self.needs != Needs::Anybody
     }
 }
+
+/// What may stand for a word of a path.
+pub(super) const WORDS: [(&str, ParameterKind); 2] =
+    [("id", ParameterKind::ID), ("name", ParameterKind::Text)];
 
 const READ: Needs = Needs::Level(AccessLevel::Read);
 const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
@@ -82,7 +86,7 @@ macro_rules! routes {
 routes! {
     GET "/" Needs::Nothing, "The page", &[], NOTHING => ApiContent::Bytes("text/html"),
         |_web, asked| page::file(None, &asked.headers);
-    GET "/page/*" Needs::Nothing, "A file of the page", &[], NOTHING => ApiContent::Bytes("*/*"),
+    GET "/page/{name}" Needs::Nothing, "A file of the page", &[], NOTHING => ApiContent::Bytes("*/*"),
         |_web, asked| page::file(Some(&asked.word), &asked.headers);
     GET "/api/v1/openapi.json" Needs::Anybody, "This description", &[], NOTHING => json_of::<Map<String, Value>>(),
         |web, _asked| Ok(web.description());
@@ -104,13 +108,13 @@ routes! {
         |web, asked| web.list(asked, "group.list").await;
     GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
         |web, asked| web.list(asked, "job.list").await;
-    GET "/api/v1/jobs/*" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
+    GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.of_job(asked, "job.get").await;
-    GET "/api/v1/jobs/*/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
+    GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
         |web, asked| web.of_job(asked, "job.explain").await;
-    GET "/api/v1/jobs/*/output" READ, "The output of a job", OF_OUTPUT, NOTHING => ApiContent::Bytes("text/plain"),
+    GET "/api/v1/jobs/{id}/output" READ, "The output of a job", OF_OUTPUT, NOTHING => ApiContent::Bytes("text/plain"),
         |web, asked| web.output(asked).await;
-    GET "/api/v1/jobs/*/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => ApiContent::Bytes(NDJSON),
+    GET "/api/v1/jobs/{id}/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => ApiContent::Bytes(NDJSON),
         |web, asked| web.job_events(asked).await;
     GET "/api/v1/doctor" READ, "What is wrong with the node", &[], NOTHING => json_of::<Findings>(),
         |web, _asked| Ok(web.doctor().await);
@@ -118,13 +122,13 @@ routes! {
         |web, asked| web.events(asked).await;
     POST "/api/v1/jobs" OPERATE, "The new job", &[], ApiContent::Bytes(BYTES) => json_of::<NewJob>(),
         |web, asked| web.submit(asked).await;
-    POST "/api/v1/jobs/*/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
+    POST "/api/v1/jobs/{id}/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.of_job(asked, "job.cancel").await;
-    POST "/api/v1/jobs/*/rerun" OPERATE, "The new job", &[], json_of::<Again>() => json_of::<JobDetail>(),
+    POST "/api/v1/jobs/{id}/rerun" OPERATE, "The new job", &[], json_of::<Again>() => json_of::<JobDetail>(),
         |web, asked| web.rerun(asked).await;
-    POST "/api/v1/instances/*/enable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
+    POST "/api/v1/instances/{name}/enable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
         |web, asked| web.of_instance(asked, "instance.enable").await;
-    POST "/api/v1/instances/*/disable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
+    POST "/api/v1/instances/{name}/disable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
         |web, asked| web.of_instance(asked, "instance.disable").await;
 }
 
@@ -133,7 +137,7 @@ pub(super) fn all() -> &'static [Route] {
     &ROUTES
 }
 
-/// The route of a request, and the word for its `*`. Paths are taken as they are written; only that word is decoded, once.
+/// The route of a request, and the word in its place. Paths are taken as they are written; only that word is decoded, once.
 ///
 /// # Errors
 /// There is none, or not by this method.
@@ -157,9 +161,16 @@ pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Strin
     Ok((route, word.into_owned()))
 }
 
-/// What a path has for the `*` of a pattern: nothing, if there is none in it; `None`, if it is another path.
-fn word<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
-    let Some((before, after)) = pattern.split_once('*') else {
+/// What stands before the braces of a pattern, in them and behind them, if it has some.
+pub(super) fn parts(pattern: &'static str) -> Option<(&'static str, &'static str, &'static str)> {
+    let (before, rest) = pattern.split_once('{')?;
+    let (name, after) = rest.split_once('}')?;
+    Some((before, name, after))
+}
+
+/// What a path has in the place of a pattern's braces: nothing, if there are none in it; `None`, if it is another path.
+fn word<'a>(pattern: &'static str, path: &'a str) -> Option<&'a str> {
+    let Some((before, _, after)) = parts(pattern) else {
         return (pattern == path).then_some("");
     };
     let word = path.strip_prefix(before)?.strip_suffix(after)?;
@@ -175,7 +186,7 @@ mod tests {
         let found = |path: &str| find(&Method::GET, path).map(|(route, word)| (route.path, word)).ok();
         assert_eq!(found("/"), Some(("/", String::new())));
         assert_eq!(found("/page/app.js").unwrap().1, "app.js");
-        assert_eq!(found("/api/v1/jobs/7/output"), Some(("/api/v1/jobs/*/output", "7".to_owned())));
+        assert_eq!(found("/api/v1/jobs/7/output"), Some(("/api/v1/jobs/{id}/output", "7".to_owned())));
         assert_eq!(find(&Method::POST, "/api/v1/instances/a%2Fb/enable").ok().unwrap().1, "a/b");
         for path in [
             "",
