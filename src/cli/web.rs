@@ -1,5 +1,5 @@
-//! `meshctl web`: who may use the page and its API. Owns what is asked and printed; the file of tokens is `tls`'s, and the node
-//! reads it anew for each request.
+//! `meshctl web`: who may use the page and its API. Owns what is asked and printed. The file of tokens is `tls`'s; a
+//! running node reads it with each request.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) enum TokenVerb {
         #[command(flatten)]
         file: TokenFile,
     },
-    /// Remove one: whoever signed in with it is out
+    /// Remove one, and end the sessions that were begun with it
     Remove {
         /// Its name
         name: String,

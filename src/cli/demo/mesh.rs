@@ -68,11 +68,11 @@ impl DemoMesh {
         self.has_ansible
     }
 
-    /// What to say of the page; nothing if there is none.
+    /// What to say of the page, a line for each; nothing if there is none.
     pub(super) fn page(&self) -> String {
         let Some(DemoPage { port, token }) = &self.page else { return String::new() };
         format!(
-            "  the page of control: http://127.0.0.1:{port}/\n  to change things there, sign in with the token {token}"
+            "\n  the page of control: http://127.0.0.1:{port}/\n  to change things there, sign in with the token {token}"
         )
     }
 
@@ -253,7 +253,7 @@ impl DemoMesh {
         let (ids, dir) = (ids.map(|id| id.to_string()).collect::<Vec<_>>().join(" "), self.dir.display());
         let socket = self.socket("control");
         format!(
-            "\n{}\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl job run \
+            "{}\nThe mesh stays. Talk to it:\n  export RECEPTORCTL_SOCKET={}\n  meshctl status\n  meshctl job run \
              {dir}/project -p site.yml --group east\nLogs and configurations: {dir}\nStop it:\n  kill {ids} && rm -r {dir}",
             self.page(),
             socket.display()

@@ -49,7 +49,7 @@ impl Demo {
             failure = interrupted() => Err(failure),
         };
         if self.web && !self.keep && shown.is_ok() {
-            say(output, &format!("\n{}\nThe mesh stays until Ctrl-C.", mesh.page()))?;
+            say(output, &format!("{}\nThe mesh stays until Ctrl-C.", mesh.page()))?;
             let _asked_to_end = interrupted().await;
         }
         if self.keep && shown.is_ok() {
@@ -96,7 +96,7 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Vec<JobReport>, Fai
     )?;
     let runner =
         if mesh.has_ansible() { "ansible-runner" } else { "a stand-in, as there is no ansible-runner here" };
-    say(output, &format!("  jobs are run by {runner}\n{}", mesh.page()))?;
+    say(output, &format!("  jobs are run by {runner}{}", mesh.page()))?;
     mesh.run_script(output, &story::first(), &[]).await?;
 
     let newest = operation::list_jobs(JobFilter { limit: Some(1), ..JobFilter::default() });

@@ -197,7 +197,8 @@ impl Host<'_> {
         };
         let settings = self.text("/etc/firewalld/firewalld.conf").unwrap_or_default();
         let default = Some(setting(&settings, "DefaultZone")).filter(|zone| !zone.is_empty());
-        let is_used = |zone: &String| zone.contains("<interface ") || zone.contains("<source ");
+        let has = |zone: &str, name| elements(zone, name).next().is_some();
+        let is_used = |zone: &String| has(zone, "interface") || has(zone, "source");
         let used = self.texts("/etc/firewalld/zones").filter(is_used);
         let mut found = Firewall::default();
         for zone in definition("zones", default.unwrap_or("public")).into_iter().chain(used) {

@@ -4,8 +4,7 @@
 //!
 //! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
 //! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown without a level;
-//!   `watch` the events; `openapi` describes
-//!   all of it.
+//!   `watch` the events; `openapi` describes all of it.
 
 mod gate;
 mod hosts;
