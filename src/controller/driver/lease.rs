@@ -293,9 +293,10 @@ impl JobDriver {
                 (false, false) => drop(self.foreign.lock().insert(unit)),
                 // Nobody else knows that its node has not answered yet.
                 (false, true) if self.is_swept(&child.id).await? => {
-                    // It is nobody's any more, and may have come late to its node.
+                    // It is nobody's any more, and may have come late to its node. The lease is not held up by that node.
                     if !child.is_released {
-                        self.children.release(unit, Leftovers::End).await;
+                        let children = self.children.clone();
+                        tokio::spawn(async move { children.release(unit, Leftovers::End).await });
                     }
                 }
                 (false, true) => {

@@ -198,6 +198,15 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
+    /// It has found this control node to be lost, and takes over its jobs.
+    pub(super) fn take_over(&self) {
+        let store = &self.site.driver().store;
+        self.site.run(async {
+            let lost = store.leases().await.unwrap().into_iter().find(|lease| lease.node.as_str() == OWN);
+            store.take_over(self.fence.clone(), lost.unwrap(), OnLoss::TakeOver).await.unwrap();
+        });
+    }
+
     /// A job that was submitted there, with this key.
     pub(super) fn submit(&self, key: &str) -> JobId {
         self.submit_to(GroupName::default_group(), key)

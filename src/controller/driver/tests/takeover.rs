@@ -111,3 +111,22 @@ fn a_job_that_had_ended_and_was_released_gets_no_empty_unit() {
     assert_eq!(site.units(), [""; 0]);
     assert_eq!(ended.complete, [(OTHER.into(), "theirs".to_owned())]);
 }
+
+#[test]
+fn children_that_another_control_node_has_swept_do_not_hold_up_the_lease() {
+    let site = Site::ready(&["e1"]);
+    let jobs: Vec<_> = (0..12).map(|_| site.submit(json!({"forks": 1})).1).collect();
+    for job in &jobs {
+        site.running(*job);
+    }
+    let other = Owner::start(&site);
+    let before = site.driver().fence();
+    other.take_over();
+    for job in jobs {
+        other.end_as_before(job);
+    }
+    let passed =
+        site.until("a new lease that holds", || site.driver().fence() != before && site.driver().may_act());
+    assert!(passed <= seconds(20), "{passed:?}");
+    site.until("their release", || site.fabric.left().is_empty());
+}

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -16,6 +17,8 @@ use crate::work::jobs::{Act, JobUnit};
 use crate::work::{ChildUnit, Leftovers, Registry};
 
 const NO_CLUSTER: &str = "there is no cluster";
+/// How long the answer to a release waits for its node.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the driver does to units.
 pub(in super::super) struct FakeChildren {
@@ -131,19 +134,31 @@ impl Children for FakeChildren {
         if self.fabric.look(|units| units.keeps_released) {
             return Box::pin(async { false });
         }
+        let may_act = self.fabric.look(|units| units.may_act);
         self.fabric.change(|units| {
             if let Some(local) = units.local.get_mut(&unit) {
                 local.is_released = true;
             }
         });
-        Box::pin(async { true })
+        Box::pin(async move {
+            if !may_act {
+                // Its node is not asked until the lease holds.
+                tokio::time::sleep(PATIENCE).await;
+            }
+            true
+        })
     }
 
     fn list(&self) -> Vec<ChildUnit<ChildId>> {
-        Vec::new()
+        let child = |(unit, local): (&String, &Local)| {
+            let id = ChildId::parse(unit)?;
+            Some(ChildUnit { id, is_elsewhere: true, is_released: local.is_released })
+        };
+        self.fabric.look(|units| units.local.iter().filter_map(child).collect())
     }
 
-    fn forget(&self, _unit: String) -> Act<'_, ()> {
+    fn forget(&self, unit: String) -> Act<'_, ()> {
+        self.fabric.change(|units| drop(units.local.remove(&unit)));
         Box::pin(async {})
     }
 
