@@ -73,9 +73,13 @@ impl JobDriver {
         self.published.is_followed(job)
     }
 
-    /// The units of a job that was deleted before they had shown its end.
-    pub(super) async fn end_deleted(&self, job: JobId) {
-        self.fail_units(job, &format!("job {job} was deleted")).await;
+    /// The store does not know a job whose units here have not shown its end. They end if it was deleted. One that the store
+    /// has lost with its last commits is looked up anew by the next poll.
+    pub(super) async fn end_deleted(&self, job: JobId) -> Result<(), Error> {
+        if self.store.lost(vec![job]).await?.is_empty() {
+            self.fail_units(job, &format!("job {job} was deleted")).await;
+        }
+        Ok(())
     }
 
     /// Ends the units of a job that has no end to show.

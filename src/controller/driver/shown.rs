@@ -97,10 +97,7 @@ impl JobDriver {
             return Ok(());
         }
         match self.store.detail(job).await {
-            Err(Error::NoJob(_)) => {
-                self.end_deleted(job).await;
-                Ok(())
-            }
+            Err(Error::NoJob(_)) => self.end_deleted(job).await,
             found => self.show_detail(&found?).await,
         }
     }
@@ -146,10 +143,7 @@ impl JobDriver {
                 match error {
                     // Somebody else's affair by now.
                     Error::Fenced(_) => break,
-                    Error::NoJob(_) => {
-                        this.end_deleted(job).await;
-                        break;
-                    }
+                    Error::NoJob(_) if this.end_deleted(job).await.is_ok() => break,
                     error => tracing::warn!(%job, %error, "the end of a job is shown later"),
                 }
                 sleep(STORE_RETRY).await;

@@ -156,3 +156,15 @@ fn a_lost_job_is_noticed_also_if_no_lease_shows_it_and_a_deleted_one_is_not_lost
     }
     assert!(site.jobs().is_empty());
 }
+
+#[test]
+fn a_job_that_is_shown_before_its_loss_is_noticed_was_not_deleted() {
+    let site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    let (unit, job) = site.submit(json!({"name": "waits"}));
+    site.sql("DELETE FROM job");
+    site.run(site.driver().show(job)).unwrap();
+    assert!(!site.unit(&unit).unwrap().state.is_final(), "{}", site.unit(&unit).unwrap().detail);
+    site.until("it to be a job again", || site.jobs().iter().any(|job| job.row.name == "waits"));
+    assert!(!site.unit(&unit).unwrap().state.is_final());
+}
