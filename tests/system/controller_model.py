@@ -343,7 +343,7 @@ class Job:
                 assert shown["StateName"] == FINAL[row["state"]], f"its unit shows {shown}"
             outputs[node, unit] = output = self.world.mesh[node].results(unit)
             if shown["StateName"] == "Succeeded":
-                self.check_output(output, runs, row["attempts"])
+                self.check_output(output, runs, row)
         if self.losses:
             return
         for node in self.world.controls:
@@ -365,24 +365,39 @@ class Job:
         return dict.fromkeys(found)
 
     def streamed(self, node):
-        """What `job.output` of a control node tells."""
-        with self.world.mesh[node].control() as client:
-            client.send({"command": "controller", "op": "job.output", "id": self.number})
-            answer = json.loads(client.line())
-            assert answer["ok"], answer
-            return client.reader.read()
+        """What `job.output` of a control node tells, once it finds the way to one that has the output."""
+        def ask():
+            with self.world.mesh[node].control() as client:
+                client.send({"command": "controller", "op": "job.output", "id": self.number})
+                answer = json.loads(client.line())
+                return answer, client.reader.read() if answer["ok"] else b""
 
-    def check_output(self, output, runs, attempts):
+        # A partition may have ended a moment ago.
+        answer, output = until("a way to the output", lambda: (a := ask())[0].get("error", {}).get("code") != "owner_away" and a, 90)
+        assert answer["ok"], answer
+        return output
+
+    def check_output(self, output, runs, row):
         """That of a job that succeeded: whole, and what the runner wrote."""
+        attempts = row["attempts"]
         # The last one counts: `check_runs` has found why there is another before it.
         units = {attempts[-1]["unit"]} if attempts and not self.losses else {run["unit"] for run in runs}
         runs = [run for run in runs if run["unit"] in units]
         if not self.losses:
             runs = runs[-1:]
-        # Its final status decides: one that was killed behind that has no end line.
-        killed = {unit for kind, unit, _, _ in self.world.events if kind == "killed"}
         said = [(run, pathlib.Path(f"{self.path}.{run['run']}").read_bytes()) for run in runs]
-        wrote = [one for run, one in said if one and output.endswith(one) and (one.endswith(b'{"eof": true}\n') or run["unit"] in killed)]
+        if "the end of its output is missing" in row.get("explanation", ""):
+            # Its final status has come, and decided; what comes behind that went with its unit, or was never written.
+            last, true = attempts[-1], self.world.store.true
+            excused = self.world.excuses(["killed", "released", "wiped"], [last["unit"], last["node"]], true(last["placed"]), true(last["ended"]))
+            assert excused, "the end of its output is missing without a cause"
+            cut = output[output.rfind(b'{"status": "starting"'):]
+            assert b'{"status": "successful"}' in cut, f"its output has no final status: {cut[-200:]}"
+            wrote = [cut for _, one in said if one.startswith(cut)]
+        else:
+            # Of a job about which commits were lost less is told: one that was killed behind its final status has no end line.
+            killed = {unit for kind, unit, _, _ in self.world.events if kind == "killed"} if self.losses else set()
+            wrote = [one for run, one in said if one and output.endswith(one) and (one.endswith(b'{"eof": true}\n') or run["unit"] in killed)]
         assert wrote, f"{len(output)} bytes of output do not end with what the runner wrote"
         before = output[: -len(wrote[0])]
         if not self.retries:

@@ -103,14 +103,7 @@ impl<'a> Driven<'a> {
             }
             Progress::Running => {
                 attempt.swept = true;
-                let gone = Evidence {
-                    status: None,
-                    job_explanation: None,
-                    child: ChildEnd::Unknown,
-                    detail: String::new(),
-                    tail: String::new(),
-                };
-                self.on_ended(n, &gone, now)
+                self.on_ended(n, &Evidence::of_unit(ChildEnd::Unknown, String::new()), now)
             }
             Progress::Lost => {
                 self.on_gone(n);

@@ -68,6 +68,8 @@ pub enum ChildEnd {
 pub struct Evidence {
     /// The last final status in the runner's stream.
     pub status: Option<FinalStatus>,
+    /// The stream's end line has come.
+    pub has_end: bool,
     /// The `job_explanation` of a status `error`.
     pub job_explanation: Option<String>,
     /// How its unit ended.
@@ -79,6 +81,11 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// Of an attempt of which only its unit is known.
+    pub fn of_unit(child: ChildEnd, detail: String) -> Self {
+        Self { status: None, has_end: false, job_explanation: None, child, detail, tail: String::new() }
+    }
+
     fn with_tail(&self, mut text: String) -> String {
         if !self.tail.is_empty() {
             text.push_str(&format!("; its output ends: {}", self.tail));
@@ -150,7 +157,11 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
     }
     if let Some(status) = evidence.status {
         return match status {
-            FinalStatus::Successful => verdict(Ending::Successful, "Finished".into()),
+            FinalStatus::Successful if evidence.has_end => verdict(Ending::Successful, "Finished".into()),
+            // What its runner wrote last, files of the job among it, went with its unit or was never written.
+            FinalStatus::Successful => {
+                verdict(Ending::Successful, format!("Finished; the end of its output is missing ({at})"))
+            }
             FinalStatus::Failed => verdict(Ending::Failed, format!("the playbook failed ({at})")),
             FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),
             FinalStatus::Canceled => verdict(

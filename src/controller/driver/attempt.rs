@@ -162,13 +162,7 @@ impl JobDriver {
         n: AttemptNo,
         detail: String,
     ) -> Result<bool, Error> {
-        let evidence = Evidence {
-            status: None,
-            job_explanation: None,
-            child: ChildEnd::Failed,
-            detail,
-            tail: String::new(),
-        };
+        let evidence = Evidence::of_unit(ChildEnd::Failed, detail);
         self.conclude(id, n, None, move |job, now| job.on_ended(n, &evidence, now)).await.map(|_| false)
     }
 

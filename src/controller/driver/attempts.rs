@@ -99,13 +99,7 @@ mod tests {
     const ONE: (JobId, AttemptNo) = (JobId(1), AttemptNo(1));
 
     fn evidence() -> Evidence {
-        Evidence {
-            status: None,
-            job_explanation: None,
-            child: ChildEnd::Failed,
-            detail: String::new(),
-            tail: String::new(),
-        }
+        Evidence::of_unit(ChildEnd::Failed, String::new())
     }
 
     #[tokio::test]

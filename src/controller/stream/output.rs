@@ -177,6 +177,7 @@ impl WorkerOutput {
     pub fn evidence(&self, child: ChildEnd, detail: String) -> Evidence {
         Evidence {
             status: self.final_status,
+            has_end: self.has_ended,
             job_explanation: self.explanation.clone(),
             child,
             detail,

@@ -94,10 +94,8 @@ fn the_first_rule_that_applies_decides() {
     let at = UnitAt { unit: "U", node: Some(&node) };
     let seen = |status, child, detail: &str, tail: &str| Evidence {
         status,
-        job_explanation: None,
-        child,
-        detail: detail.into(),
         tail: tail.into(),
+        ..Evidence::of_unit(child, detail.into())
     };
     let told = |cancel, evidence: &Evidence| {
         let verdict = judge(cancel, evidence, at);
@@ -105,7 +103,12 @@ fn the_first_rule_that_applies_decides() {
     };
     let success = seen(Some(FinalStatus::Successful), ChildEnd::Failed, "pod exceeded quota", "");
     assert_eq!(told(true, &success).0, Ending::Canceled, "a saved cancel comes first");
-    assert_eq!(told(false, &success).0, Ending::Successful, "then the stream, whatever the unit says");
+    let cut = (Ending::Successful, "Finished; the end of its output is missing (unit U on e1)".to_owned());
+    assert_eq!(told(false, &success), cut, "then the stream, whatever the unit says");
+    assert_eq!(
+        told(false, &Evidence { has_end: true, ..success }),
+        (Ending::Successful, "Finished".to_owned())
+    );
     let quota = seen(None, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: q", "");
     assert_eq!(told(false, &quota).0, Ending::Quota);
     let silent = seen(None, ChildEnd::Failed, "exit status 1", "Traceback");

@@ -126,5 +126,5 @@ fn fence(owner: &str, epoch: i64) -> Fence {
 
 fn evidence(status: Option<FinalStatus>) -> Evidence {
     let child = if status == Some(FinalStatus::Successful) { ChildEnd::Succeeded } else { ChildEnd::Failed };
-    Evidence { status, job_explanation: None, child, detail: "exit status 2".into(), tail: String::new() }
+    Evidence { status, has_end: status.is_some(), ..Evidence::of_unit(child, "exit status 2".into()) }
 }

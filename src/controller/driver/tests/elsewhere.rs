@@ -300,11 +300,6 @@ impl<'a> Owner<'a> {
 }
 
 fn succeeded() -> Evidence {
-    Evidence {
-        status: Some(FinalStatus::Successful),
-        job_explanation: None,
-        child: ChildEnd::Succeeded,
-        detail: String::new(),
-        tail: String::new(),
-    }
+    let unit = Evidence::of_unit(ChildEnd::Succeeded, String::new());
+    Evidence { status: Some(FinalStatus::Successful), has_end: true, ..unit }
 }

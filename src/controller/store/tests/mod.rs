@@ -194,13 +194,7 @@ async fn sweep(store: &Store, by: &Fence, id: JobId) {
 }
 
 fn evidence(status: FinalStatus) -> Evidence {
-    Evidence {
-        status: Some(status),
-        job_explanation: None,
-        child: ChildEnd::Succeeded,
-        detail: String::new(),
-        tail: String::new(),
-    }
+    Evidence { status: Some(status), has_end: true, ..Evidence::of_unit(ChildEnd::Succeeded, String::new()) }
 }
 
 fn audit(op: &str) -> Audit {
