@@ -141,6 +141,8 @@ impl DemoMesh {
                 process
             }
         };
+        // What a job of a killed node leaves goes with the mesh.
+        process.env("TMPDIR", &self.dir);
         let log = File::create(self.log(name)).map_err(failed("write a log"))?;
         process.arg("--config").arg(self.dir.join(format!("{name}.yml"))).stdin(Stdio::null());
         process.stderr(log.try_clone().map_err(failed("write a log"))?).stdout(log);
