@@ -273,8 +273,9 @@ impl JobDriver {
             accepted.map_or(Ok(()), |before| job.on_accepted(n, now - before))?;
             job.on_ended(n, &evidence, now)
         };
-        // Of a unit that is gone others may have more than could be read here.
-        let written = (!is_gone).then_some((unit.as_str(), &mut output));
+        // Of a unit that is gone others may have more than could be read here, unless it was read to its end line.
+        let is_read = !is_gone || output.parser.has_ended();
+        let written = is_read.then_some((unit.as_str(), &mut output));
         let now = self.conclude(id, n, written, report).await?;
         Ok(Some(Followed { status, now }))
     }

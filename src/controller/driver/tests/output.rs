@@ -303,3 +303,28 @@ fn of_two_writers_of_the_same_attempt_the_later_one_alone_writes() {
     });
     assert_eq!(String::from_utf8_lossy(&site.output(unit.id().as_str())), "first, second");
 }
+
+#[test]
+fn output_that_was_read_to_its_end_line_is_whole_though_its_unit_is_gone_then() {
+    let site = Site::ready(&["e1"]);
+    for (retries, output, explanation) in [
+        (0, whole(2, "successful"), "Finished"),
+        (1, whole(2, "successful"), "Finished"),
+        (1, [begun(), status("successful")].concat(), "Finished; the end of its output is missing"),
+    ] {
+        let (unit, job) = site.submit(json!({"retry": {"max": retries}}));
+        let child = site.running(job);
+        site.fabric.write(&child, &output);
+        site.settle();
+        site.fabric.change(|units| units.there.remove(&child));
+        let ended = site.ended(job);
+        assert_eq!((ended.row.state, ended.row.attempt), (JobState::Successful, 1));
+        assert!(ended.row.explanation.starts_with(explanation), "{}", ended.row.explanation);
+        assert_eq!(ended.row.explanation == "Finished", explanation == "Finished");
+        let shown = site.output(&unit);
+        assert_eq!(String::from_utf8_lossy(&shown), String::from_utf8_lossy(&output), "{retries}");
+        if explanation == "Finished" {
+            assert_eq!(ended.row.events, 3, "{retries}");
+        }
+    }
+}
