@@ -4,7 +4,9 @@ standby takes over that had not got them; and PostgreSQL dies, stands still, or 
 Owns the history of its clock, by which the times that it shows become true ones. Knows nothing of jobs.
 """
 
+import contextlib
 import datetime
+import pathlib
 import shutil
 import signal
 import time
@@ -97,7 +99,15 @@ class Sqlite(Store):
     def copy(self):
         process = self.world.mesh[self.name].process
         process.send_signal(signal.SIGSTOP)
-        until("it to stand still", lambda: open(f"/proc/{process.pid}/stat").read().rpartition(")")[2].split()[0] == "T")
+        # Each thread stops by itself. None begins or ends once all have.
+        threads = pathlib.Path(f"/proc/{process.pid}/task")
+        state = lambda thread: (thread / "stat").read_text().rpartition(")")[2].split()[0]  # noqa: E731
+
+        def stands_still():
+            with contextlib.suppress(OSError):
+                return all(state(thread) == "T" for thread in threads.iterdir())
+
+        until("it to stand still", stands_still)
         shutil.copytree(self.place, self.older)
         process.send_signal(signal.SIGCONT)
 

@@ -46,6 +46,14 @@ class Relay(Proxy):
         else:
             super().serve(near)
 
+    def copy(self, source, sink):
+        # It may have been broken while this connection was made, which `cut` has not seen then.
+        if self.is_broken:
+            source.close()
+            sink.close()
+        else:
+            super().copy(source, sink)
+
     def cut(self):
         """Closes what is open; ends see it at once."""
         for one in list(self.sockets):

@@ -31,6 +31,8 @@ ANSIBLE_RUNNER = VENV / "bin" / "ansible-runner"
 #: In the environment of every process of a mesh, so that all of them can be found.
 MARK = "MESHD_TEST_DIR"
 PATIENCE = 30.0
+#: Until a node's runner has told its size: a machine that is busy fails a health check, which is repeated after half a minute.
+HEALTHY = 110.0
 #: As many processes of pytest may run side by side: each takes ports of its own.
 WORKERS = 4
 
@@ -45,6 +47,12 @@ def until(what, condition, seconds=PATIENCE, pause=0.02):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds} s in vain for {what}; last seen: {last!r}")
         time.sleep(pause)
+
+
+def files(directory):
+    """The files below a directory, also while others come and go; those that it names may be gone by then."""
+    for place, _, names in os.walk(directory):
+        yield from (pathlib.Path(place, name) for name in names)
 
 
 #: The ports that were given last.
@@ -157,7 +165,7 @@ class Node:
                 return control.command("status")["NodeID"] == self.name
         return False
 
-    def stop(self, number=signal.SIGTERM, seconds=20):
+    def stop(self, number=signal.SIGTERM, seconds=PATIENCE):
         """Ends the process with a signal and waits for its end; its jobs continue."""
         if self.process is None or self.process.poll() is not None:
             return

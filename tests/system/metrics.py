@@ -37,7 +37,7 @@ def get(port, path, token=None, context=None, method="GET", scheme="http"):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(f"{scheme}://127.0.0.1:{port}{path}", headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             return answer.status, answer.read().decode(), answer.headers
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode(), error.headers

@@ -23,7 +23,7 @@ def frame(message):
 class Peer:
     """One connection to a node's listener."""
 
-    def __init__(self, port, name="peer", timeout=20):
+    def __init__(self, port, name="peer", timeout=60):
         self.name, self.sequence = name, 0
         self.epoch = int(time.time()) << 24
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
@@ -77,7 +77,7 @@ class Peer:
                 return message[0], message[1:]
         return None
 
-    def wait_for(self, kind, seconds=20):
+    def wait_for(self, kind, seconds=60):
         """The next message of a type; fails if the connection ends or the time is up first."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -94,7 +94,7 @@ class Peer:
             self.update({node: cost})
         return self
 
-    def ended(self, seconds=20):
+    def ended(self, seconds=60):
         """Whether the node has closed the connection; its messages are discarded."""
         self.socket.settimeout(seconds)
         try:

@@ -177,6 +177,11 @@ class Way:
                 near.close()
                 continue
             self.links |= {near, far}
+            # It may have been cut while this connection was made, which `cut` has not seen then.
+            if self.is_cut:
+                near.close()
+                far.close()
+                continue
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
 

@@ -56,7 +56,7 @@ class Routed:
 
     def run(self, host, script):
         """Runs a script there; what it prints."""
-        done = subprocess.run([*self.prefix(host), "sh", "-euc", script], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([*self.prefix(host), "sh", "-euc", script], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, (host, script, done)
         return done.stdout
 

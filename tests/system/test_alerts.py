@@ -85,12 +85,11 @@ def test_a_link_that_loses_probes_fires(mesh, tmp_path):
     way = Nat(far)
     mesh.add("e1", [metrics, {"udp-peer": {"address": f"127.0.0.1:{way.port}"}}])
     mesh.start()
-    loss = lambda: value(scrape(port), "meshd_link_loss_ratio", peer="hop")  # noqa: E731
-    until("a link without loss", lambda: loss() == 0)
-    well = scrape(port)
+    loss = lambda text: value(text, "meshd_link_loss_ratio", peer="hop")  # noqa: E731
+    # Each scrape is the one that showed it.
+    well = until("a link without loss", lambda: loss(text := scrape(port)) == 0 and text)
     way.loses = 0.5
-    until("lost probes", lambda: (loss() or 0) > 0.2, 90)
-    lossy = scrape(port)
+    lossy = until("lost probes", lambda: (loss(text := scrape(port)) or 0) > 0.2 and text, 90)
     assert value(lossy, "meshd_link_up", peer="hop") == 1
     fire(tmp_path, [well], "MeshdLinkLossy", 15, [])
     fire(tmp_path, [well, lossy], "MeshdLinkLossy", 15, [labels("MeshdLinkLossy", peer="hop")])
@@ -135,15 +134,14 @@ def test_descriptors_that_are_nearly_all_open_fire(mesh, tmp_path):
     well = scrape(port)
     assert value(well, "process_max_fds") == 128
     clients = []
-    while value(scrape(port), "process_open_fds") <= 0.8 * 128:
+    while value(few := scrape(port), "process_open_fds") <= 0.8 * 128:
         clients.append(node.control())
-    few = scrape(port)
     for client in clients:
         client.close()
     fire(tmp_path, [well], "MeshdDescriptorsLow", 15, [])
     fire(tmp_path, [well, few], "MeshdDescriptorsLow", 15, [labels("MeshdDescriptorsLow")])
-    until("them to be closed", lambda: value(scrape(port), "process_open_fds") < 0.8 * 128)
-    fire(tmp_path, [few, few, scrape(port)], "MeshdDescriptorsLow", 15, [])
+    closed = until("them to be closed", lambda: value(text := scrape(port), "process_open_fds") < 0.8 * 128 and text)
+    fire(tmp_path, [few, few, closed], "MeshdDescriptorsLow", 15, [])
 
 
 class ApiServer(http.server.BaseHTTPRequestHandler):
@@ -208,7 +206,7 @@ def test_more_series_than_fit_fire(mesh, tmp_path):
             WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 10000)
             INSERT INTO grp (name, {", ".join(columns)}) SELECT name || n, {", ".join(columns)} FROM grp, n WHERE name = 'default'""")
     node.start()
-    crowded = until("many groups", lambda: (text := scrape(port)) and value(text, "meshd_series_left_out") and text)
+    crowded = until("many groups", lambda: (text := scrape(port)) and value(text, "meshd_series_left_out") and text, 120)
     fire(tmp_path, [well], "MeshdSeriesLeftOut", 2, [])
     fire(tmp_path, [well, crowded], "MeshdSeriesLeftOut", 2, [labels("MeshdSeriesLeftOut")])
 
@@ -246,7 +244,8 @@ def test_a_control_node_that_is_taken_for_lost_fires_there_and_at_its_heir(mesh,
     owned(c2, number, "c2")
     c1.process.send_signal(signal.SIGCONT)
     fenced = until("a refused write", lambda: (text := scrape(ports["c1"])) and value(text, "meshd_controller_fenced_writes_total") and text)
-    heir = scrape(ports["c2"])
+    # It is counted once the jobs have their new owner.
+    heir = until("a takeover", lambda: value(text := scrape(ports["c2"]), "meshd_controller_takeovers_total") and text)
     (tmp_path / "go").touch()
     fire(tmp_path, [well["c1"], fenced], "MeshdFenced", 3, [labels("MeshdFenced")])
     fire(tmp_path, [well["c2"], heir], "MeshdTakeover", 3, [labels("MeshdTakeover")])

@@ -113,7 +113,7 @@ def test_a_health_check(receptor):
     unit = receptor.submit_work("ansible-runner", "", node="execution", ttl="20s", params=params)["unitid"]
     with receptor.get_work_results(unit) as result:
         active = ("Pending", "Running")
-        until("the end", lambda: receptor.simple_command(f"work status {unit}")["StateName"] not in active, 20)
+        until("the end", lambda: receptor.simple_command(f"work status {unit}")["StateName"] not in active, 60)
         assert b"runner_version" in result.read()
     assert receptor.simple_command(f"work release {unit}") == {"released": unit}
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from mesh import MESHCTL, MESHD, ROOT, environment
+from mesh import MESHCTL, MESHD, ROOT, environment, until
 
 NODE = "- node:\n    id: a\n- local-only\n"
 #: One that names a server and nothing else.
@@ -24,7 +24,7 @@ users: [{name: a, user: {token: hidden}}]
 
 def refused(*args):
     """The output of a node that must refuse to start."""
-    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=20)
+    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode != 0, done
     assert "panicked" not in done.stderr, done
     return done.stderr
@@ -72,11 +72,11 @@ def test_an_error_is_reported_once(tmp_path, as_file):
     path = tmp_path / "alone.yml"
     path.write_text(f"- node: {{id: a, datadir: {tmp_path}}}\n")
     args = ["--config", str(path)] if as_file else ["--node", "id=a", f"datadir={tmp_path}"]
-    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=20)
+    done = subprocess.run([MESHD, *args], capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 1
     (line,) = (done.stdout + done.stderr).splitlines()
     assert line in done.stderr and line.startswith("meshd: ") and "`local-only`" in line, done
-    (finding,) = subprocess.run([MESHD, "check", *args], capture_output=True, text=True, timeout=20).stdout.splitlines()
+    (finding,) = subprocess.run([MESHD, "check", *args], capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert "`local-only`" in finding, finding
 
 
@@ -101,7 +101,7 @@ def test_differences_from_receptor_are_warned_of_once(mesh, version, directive, 
     items["node"]["datadir"] = str(node.datadir)
     items = {"version": 2, **items} if version == 2 else [{name: values} for name, values in items.items()]
     node.config.write_text(json.dumps(items))
-    checked = subprocess.run([MESHD, "check", str(node.config)], capture_output=True, text=True, timeout=20)
+    checked = subprocess.run([MESHD, "check", str(node.config)], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked
     node.start().stop()
     for said in (checked.stdout, node.log()):
@@ -114,7 +114,7 @@ def test_a_port_that_is_taken_is_named(mesh):
     second = mesh.node("second", extra=[{"tcp-listener": {"bindaddr": "127.0.0.1", "port": mesh.ports["first"]}}])
     said = refused("--config", str(second.config))
     assert str(mesh.ports["first"]) in said, said
-    assert first.answers()
+    until("the first one to answer", first.answers)
 
 
 def test_a_control_socket_that_is_in_use(mesh):
@@ -122,7 +122,7 @@ def test_a_control_socket_that_is_in_use(mesh):
     second = mesh.node("second")
     second.config.write_text(second.config.read_text().replace(str(second.socket), str(first.socket)))
     assert "in use by another daemon" in refused("--config", str(second.config))
-    assert first.answers()
+    until("the first one to answer", first.answers)
 
 
 EXAMPLES = pytest.mark.parametrize("path", sorted((ROOT / "conf.d").glob("*.yml")), ids=lambda path: path.name)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from client import ControlError
-from mesh import WORK, until
+from mesh import PATIENCE, WORK, until
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
 
@@ -22,7 +22,8 @@ def small_disk(mesh):
         pytest.skip(f"SKIPPED: cannot mount a tmpfs: {done.stderr}")
     yield node.start()
     mesh.end()
-    subprocess.run(["umount", str(node.datadir)], check=True)
+    # A process that has just been killed may still have a file of it open.
+    subprocess.run(["umount", "--lazy", str(node.datadir)], check=True)
 
 
 @ROOT_ONLY
@@ -57,7 +58,7 @@ def test_a_disk_that_is_full_already(small_disk):
     with small_disk.control() as control:
         with pytest.raises(ControlError, match="no space left under the data directory"):
             control.submit("localhost", "cat", b"x" * 1_000_000)
-    assert small_disk.answers()
+    until("the node to answer", small_disk.answers)
     filler.unlink()
     still_works(small_disk)
 
@@ -81,7 +82,7 @@ def test_a_data_directory_of_someone_else(mesh):
     node.datadir.mkdir()
     os.chown(node.datadir, 12345, 12345)
     node.spawn()
-    assert node.process.wait(20) != 0
+    assert node.process.wait(PATIENCE) != 0
     for part in (str(node.datadir), "12345", "chown"):
         assert part in node.log(), node.log()
 
@@ -92,5 +93,5 @@ def test_a_data_directory_that_cannot_be_written(mesh):
     node = mesh.node("file", work=WORK)
     node.datadir.write_text("not a directory")
     node.spawn()
-    assert node.process.wait(20) != 0
+    assert node.process.wait(PATIENCE) != 0
     assert str(node.datadir) in node.log()

@@ -55,7 +55,8 @@ def test_addresses_change_while_a_job_streams(mesh, router, tmp_path, kind):
     near, far = joined(mesh, router, kind, Pki(tmp_path / "pki") if "mtls" in kind else None)
     far.start()
     mesh.wait_for_routes()
-    payload, results = random.Random(7).randbytes(16 * MB), []
+    # Of such a size that some seconds are left after the last change, however late it comes.
+    payload, results = random.Random(7).randbytes(32 * MB), []
     job = threading.Thread(target=lambda: results.append(near.run("inside", "cat", payload)[1]))
     job.start()
     # First what goes in, then what comes out.

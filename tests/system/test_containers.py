@@ -13,7 +13,7 @@ import tempfile
 import pytest
 
 from client import Control, ControlError
-from mesh import MESHD, until
+from mesh import MESHD, PATIENCE, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and mounts need root")
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
@@ -56,10 +56,10 @@ def started(place, *before, user=None, prepare="true"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         finally:
             process.kill()
-            process.wait(20)
+            process.wait(PATIENCE)
 
 
 def children(process):
@@ -73,6 +73,16 @@ def answers(place):
     with contextlib.suppress(OSError, ControlError), Control(str(place / "run/s"), 5) as control:
         return control.command("status")["NodeID"] == "n"
     return False
+
+
+def await_answer(place, process):
+    """Until the node answers; fails at once if it has ended."""
+
+    def answered():
+        assert process.poll() is None, log(place)
+        return answers(place)
+
+    until("the node to answer", answered)
 
 
 def log(place):
@@ -93,8 +103,7 @@ MOUNT = "mount -t tmpfs -o mode=0777 tmpfs {}"
 def test_a_volume_of_a_container_is_made_safe(place, user):
     data = place / "data"
     with started(place, *CONTAINER, user=user, prepare=MOUNT.format(data)) as process:
-        until("the node to answer", lambda: answers(place) or process.poll() is not None)
-        assert answers(place), log(place)
+        await_answer(place, process)
         assert seen(process, data / "n") == (0o700, user or 0)
         assert seen(process, data) == (0o777 if user else 0o755, 0)
     assert log(place).count("the data directory") == 1, log(place)
@@ -102,21 +111,19 @@ def test_a_volume_of_a_container_is_made_safe(place, user):
 
 def test_a_node_in_a_container_starts_again_on_its_own_directory_in_a_volume(place):
     """The mount of the first start is this host's, which has it after the container's end."""
-    subprocess.run(MOUNT.format(place / "data").split(), check=True, timeout=10)
+    subprocess.run(MOUNT.format(place / "data").split(), check=True, timeout=60)
     try:
         for _ in range(2):
             with started(place, *CONTAINER, user=ARBITRARY) as process:
-                until("the node to answer", lambda: answers(place) or process.poll() is not None)
-                assert answers(place), log(place)
+                await_answer(place, process)
         assert log(place).count("the data directory") == 1, log(place)
     finally:
-        subprocess.run(["umount", place / "data"], check=True, timeout=10)
+        subprocess.run(["umount", place / "data"], check=True, timeout=60)
 
 
 def test_an_empty_directory_of_ours_in_a_container_is_closed(place):
     with started(place, *CONTAINER) as process:
-        until("the node to answer", lambda: answers(place) or process.poll() is not None)
-        assert answers(place), log(place)
+        await_answer(place, process)
     assert (place / "data").stat().st_mode & 0o777 == 0o755
 
 
