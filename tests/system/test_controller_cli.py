@@ -20,7 +20,7 @@ import zipfile
 
 import pytest
 
-from mesh import ANSIBLE_RUNNER, MESHCTL, VENV, command_type, environment, own_runner, until
+from mesh import ANSIBLE_RUNNER, HEALTHY, MESHCTL, VENV, command_type, environment, files, own_runner, until
 from test_controller import STAND_IN, ask, ended, job, runner
 
 #: With the interpreter that runs Ansible itself.
@@ -76,7 +76,7 @@ def start(mesh, tmp_path, work, nodes=("e1",)):
         mesh.node(name, peers=["control"], work=[work("ansible-runner")])
     mesh.start()
     ready = lambda: sum(one["capacity"] > 0 for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
-    until("all instances to be ready", lambda: ready() == 1 + len(nodes), 60)
+    until("all instances to be ready", lambda: ready() == 1 + len(nodes), HEALTHY)
     return mesh["control"]
 
 
@@ -203,8 +203,8 @@ def test_secrets_reach_the_playbook_and_no_argument(real, project, tmp_path):
     assert looks.looks > 3 and looks.found == set()
     _, plain = on_a_terminal(arguments(real, "job", "output", 1, "--text"), {}, NO_COLOR="1")
     assert "ok: [a]" in plain and "\x1b" not in plain
-    for path in real.dir.rglob("*"):
-        if path.is_file() and "store.db" in path.name or path.name == "log":
+    for path in files(real.dir):
+        if "store.db" in path.name or path.name == "log":
             assert secret.encode() not in path.read_bytes(), path
 
 
@@ -327,8 +327,10 @@ def test_jobs_are_cancelled_by_what_they_are_once_somebody_says_yes(stand_in, pr
     assert meshctl(stand_in, "controller", "pause").stdout == "Paused: no job starts\n"
     run = lambda *words: int(meshctl(stand_in, "job", "run", project, "-p", "site.yml", "--detach", *words).stdout)  # noqa: E731
     one, two, other = run("--label", "day=1"), run("--label", "day=1"), run("--label", "day=2")
-    shown = meshctl(stand_in, "job", "list", "--label", "day=1", "--since", "1h").stdout
-    assert re.search(rf"^{one} +site.yml +pending +the controller is paused ", shown, re.MULTILINE), shown
+    listed = lambda: meshctl(stand_in, "job", "list", "--label", "day=1", "--since", "1h").stdout  # noqa: E731
+    # Why it waits, the next pass says.
+    waits = re.compile(rf"^{one} +site.yml +pending +the controller is paused ", re.MULTILINE)
+    shown = until("why it waits", lambda: waits.search(text := listed()) and text)
     assert re.search(rf"^{two} +site.yml +pending ", shown, re.MULTILINE) and max(map(len, shown.splitlines())) <= 80, shown
     alone = meshctl(stand_in, "job", "show", one).stdout
     assert re.search(rf"^by +unix:{os.getuid()}$", alone, re.MULTILINE), alone

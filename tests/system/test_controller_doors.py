@@ -182,7 +182,11 @@ def test_who_may_operate(nodes, door):
         with door.open(nodes) as client:
             request = {"command": "controller", "op": op, **arguments}
             if door.is_admin:
-                assert client.command(request)["ok"], op
+                answer = client.command(request)
+                assert answer["ok"], op
+                if op == "job.rerun":
+                    # Its child would come while another test looks whether anything does.
+                    ended(node, answer["result"]["id"])
             elif door.no_operation == NOT_TRUSTED:
                 with pytest.raises(ControlError, match=NOT_TRUSTED):
                     client.command(request)
@@ -257,7 +261,7 @@ def test_a_node_with_the_key_submits_and_follows_a_job(nodes):
     for payload, more, why in unsigned + [(stream(header), {"signwork": "true"}, why) for header, why in ADMIN_ALONE]:
         with friend.control() as client, pytest.raises(ControlError, match=why):
             client.submit("control", "controller", payload, **more)
-    assert ask(control, "job.list")["jobs"][0] == last
+    assert ask(control, "job.list")["jobs"][0]["id"] == last["id"]
     friend.release_all()
 
 

@@ -3,17 +3,11 @@
 import json
 import pathlib
 import signal
-import sys
 
 import pytest
 
-from mesh import command_type, own_runner, until
-
-STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
-
-
-def runner(name):
-    return command_type(name, sys.executable, f"{STAND_IN} worker", runtime=True)
+from mesh import own_runner, until
+from test_controller import ask, ended, runner
 
 
 @pytest.fixture
@@ -30,12 +24,6 @@ def hybrid(mesh, tmp_path):
     return mesh
 
 
-def ask(node, op, **arguments):
-    answer = node.command({"command": "controller", "op": op, **arguments})
-    assert answer["ok"], answer
-    return answer["result"]
-
-
 def instances(node):
     return ask(node, "instance.list")["instances"]
 
@@ -46,10 +34,6 @@ def submit(node, header=None, **kwargs):
     with node.control() as client:
         answer = client.submit(node.name, "controller", payload)
     return answer["unitid"], node.unit(answer["unitid"])["ExtraData"]["JobID"]
-
-
-def ended(node, number):
-    return until(f"job {number} to end", lambda: (one := ask(node, "job.get", id=number))["finished"] and one, 60)
 
 
 def test_a_hybrid_runs_jobs_itself_and_goes_on_with_them_after_a_crash(hybrid, tmp_path):
