@@ -78,7 +78,8 @@ def test_an_adoption_survives_a_kill_and_an_absent_node(nodes):
     assert adopt(heir, unit)["result"] == "Adopted"
     status = heir.unit(unit)
     assert (status["StateName"], status["WorkType"]) == ("Pending", "remote"), status
-    assert json.loads((heir.unit_dir(unit) / "status").read_text())["Detail"] == "Adopting Remote Work"
+    # What keeps the news from coming follows once it has failed a few times.
+    assert json.loads((heir.unit_dir(unit) / "status").read_text())["Detail"].startswith("Adopting Remote Work")
     heir.restart(9)
     execution.start()
     assert ends(heir, unit)["StateName"] == "Succeeded"

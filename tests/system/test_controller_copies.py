@@ -63,8 +63,8 @@ def test_a_unit_behind_a_partition_ends_once_it_has_all_of_the_output(site, tmp_
     assert shows(c2, second) == whole
     said = meshctl(c2, "job", "output", str(number))
     assert (said.returncode, said.stdout) == (0, whole)
-    one = ask(c1, "job.get", id=number)
-    assert (one["output_bytes"], one["output_on"], len(one["output_hash"])) == (len(whole), ["c1", "c2"], 16), one
+    one = until("both to be known to have it", lambda: (one := ask(c1, "job.get", id=number))["output_on"] == ["c1", "c2"] and one)
+    assert (one["output_bytes"], len(one["output_hash"])) == (len(whole), 16), one
 
 
 def test_a_unit_of_a_job_whose_control_node_is_away_waits_for_the_output_or_its_loss(site):

@@ -45,7 +45,7 @@ def test_a_job_that_the_store_has_lost_is_entered_again_or_ends(site, lose, tmp_
         for name in ("e1", "e2"):
             ask(c1, "instance.disable", name=name)
         waiting, _ = submit(c1, ident="w")
-    until("the one that was not placed to run", lambda: c1.unit(waiting)["StateName"] == "Succeeded", 15)
+    until("the one that was not placed to run", lambda: c1.unit(waiting)["StateName"] == "Succeeded", 60)
     assert c1.results(waiting).startswith(wrote("w", 3))
     shows(c1, running, "Failed")
     clean(site, *NODES)

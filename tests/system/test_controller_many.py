@@ -17,7 +17,8 @@ from trust import run
 
 pytestmark = pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL is not installed (Debian: apt-get install postgresql)")
 
-TIMERS = {"heartbeat": "200ms", "ownerlostafter": "2s", "lostafter": "6s", "poll": "500ms"}
+#: A busy machine may keep a node from its store for two seconds.
+TIMERS = {"heartbeat": "200ms", "ownerlostafter": "4s", "lostafter": "10s", "poll": "500ms"}
 NODES = ("c1", "c2", "e1", "e2")
 
 
@@ -258,6 +259,7 @@ def test_a_job_runs_again_on_a_control_node_that_does_not_have_its_payload(site)
     # Children of the jobs before may be on their way out.
     units = lambda: {unit for unit, one in c2.command("work list").items() if one["WorkType"] == "controller"}  # noqa: E731
     before = units()
+    until("c2 to miss it", lambda: not seen(site, "c2", "c1"))
     refused = c2.command({"command": "controller", "op": "job.rerun", "id": number})["error"]
     assert refused["code"] == "owner_away" and "control node c1 cannot be reached" in refused["message"], refused
     assert units() == before, "nothing is left of it"
@@ -341,7 +343,7 @@ def test_with_onloss_fail_the_jobs_of_a_lost_owner_fail(site, tmp_path):
     c1.stop(signal.SIGKILL)
     one = ended(c2, number)
     assert (one["state"], one["explanation"]) == ("failed", "its control node was lost"), one
-    clean(site, "c2", "e1", "e2")
+    clean(site, "c2", "e1", "e2", checks=False)
     c1.start()
     until("the unit's end", lambda: c1.unit(unit)["StateName"] == "Failed")
 
@@ -354,7 +356,7 @@ def test_what_only_a_lost_disk_held_fails_when_its_node_is_declared_dead(site, t
         ask(c2, "instance.disable", name=name)
     _, pending = submit(c1, ident="x")
     c1.stop(signal.SIGKILL)
-    shutil.rmtree(c1.datadir)
+    until("its disk to be empty", lambda: shutil.rmtree(c1.datadir, ignore_errors=True) or not c1.datadir.exists())
     owned(c2, running, "c2")
     go.touch()
     assert ended(c2, running)["state"] == "successful"
@@ -371,7 +373,7 @@ def test_a_control_node_that_is_cut_from_the_store_stands_down(site, tmp_path):
     runs(c1, number)
     site.way.cut()
     until("c1 to stand down", lambda: "the lease is not renewed" in c1.log())
-    assert ask(c1, "ping")["store"]["up"] is False
+    until("its store to be away", lambda: ask(c1, "ping")["store"]["up"] is False)
     owned(c2, number, "c2")
     with c1.control() as client:
         late = client.submit("c1", "controller", stream(ident="late"))
@@ -395,8 +397,8 @@ def test_a_control_node_that_starts_without_its_store_takes_submissions_and_work
     server.stop(signal.SIGKILL)
     c1.stop(signal.SIGKILL)
     c1.start()
-    until("it to say so", lambda: "the controller waits for its store" in c1.log())
-    store = ask(c1, "ping")["store"]
+    c1.logged("the controller waits for its store")
+    store = until("it to say why", lambda: (store := ask(c1, "ping")["store"])["error"] and store)
     assert store["up"] is False and "the store is away" in store["error"], store
     assert c1.command({"command": "controller", "op": "job.list"})["error"]["code"] == "store_away"
     with c1.control() as client:
@@ -423,7 +425,9 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
     before = [(node, f"b{n}", *submit(node, ident=f"b{n}", lines=20, go=str(go))) for n, node in enumerate((site["c1"], site["c2"]))]
     for node, _, _, number in before:
         runs(node, number)
-    children = {name: set(site[name].command("work list")) for name in ("e1", "e2")}
+    # Checks of health may have units as well.
+    of_jobs = lambda name: {unit for unit in site[name].command("work list") if unit[9] == "n"}  # noqa: E731
+    children = {name: of_jobs(name) for name in ("e1", "e2")}
     server.stop(signal.SIGKILL)
     waiting = []
     for node in (site["c1"], site["c2"]):
@@ -440,7 +444,7 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
     with c1.control() as client:
         refused = client.submit("c1", "controller", stream({"groups": {"launch": ["default"], "template": ["nowhere"]}}))["unitid"]
     assert c1.command(f"work cancel {cancelled}") == {"cancel pending": cancelled}
-    assert all(set(site[name].command("work list")) <= children[name] for name in children), "nothing was placed"
+    assert all(of_jobs(name) <= children[name] for name in children), "nothing was placed"
     go.touch()
     finished = lambda: all(one["StateName"] == "Succeeded" for name in children for one in site[name].command("work list").values())  # noqa: E731
     until("the children to end", finished)
@@ -469,7 +473,7 @@ def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, key
         with c1.control() as client, pytest.raises(ControlError, match="has a newer lease"):
             client.submit("c1", "controller", stream())
         assert ask(twin, "ping")["store"]["up"] is True
-        assert c1.reaches("e1"), "the node goes on"
+        until("a ping, as the node goes on", lambda: c1.reaches("e1"))
     finally:
         elsewhere.end()
         elsewhere.remove()

@@ -100,7 +100,7 @@ def test_a_job_runs_again_with_the_same_payload_and_is_deleted(alone):
     assert one["state"] == "successful" and one["payload_until"] > one["finished"], one
     links = {(alone.unit_dir(name) / "stdin").stat().st_ino for name in (unit, one["unit"])}
     assert len(links) == 1, "the payload is on disk once"
-    assert output(alone, again["id"]).startswith(wrote("a", 2))
+    until("its output", lambda: output(alone, again["id"]).startswith(wrote("a", 2)))
     assert "did not come to its recap" in refused(alone, "job.rerun", id=first, failed_hosts=True)["message"]
     # Releasing the unit of the first one takes nothing from the second one.
     until("its children to be released", lambda: children(alone) == [])
@@ -298,7 +298,7 @@ def test_a_health_check_may_change_nothing(alone):
 
 
 def test_what_is_over_is_deleted_and_what_belongs_to_nothing_is_released(mesh, tmp_path):
-    control = hybrid(mesh, tmp_path, payloadretention="1s", outputretention="3s", jobretention="6s")
+    control = hybrid(mesh, tmp_path, payloadretention="1s", outputretention="8s", jobretention="12s")
     unit, number = submit(control, ident="r")
     ended(control, number)
     until("its payload to go", lambda: payload(control, unit) == b"")

@@ -51,7 +51,7 @@ def test_a_database_that_stands_still_does_not_hold_up_the_start_of_a_node(mesh,
     server.pause()
     try:
         mesh.start()
-        assert "does not answer" in ask(c1, "ping")["store"]["error"]
+        until("it to say so", lambda: "does not answer" in (ask(c1, "ping")["store"]["error"] or ""))
     finally:
         server.resume()
     until("the store to be there", lambda: ask(c1, "ping")["store"]["up"], 60)
