@@ -14,7 +14,7 @@ LOCAL = "ansible_connection=local ansible_python_interpreter='{{ ansible_playboo
 HEAD = "- hosts: all\n  gather_facts: false\n  tasks:\n"
 WAITS = "    - name: Wait\n      ansible.builtin.wait_for: {path: /nonexistent/go, timeout: 300}\n"
 #: So long runs a job that is to run out of time: its playbook waits by then, also on a busy machine.
-SECONDS = 8
+SECONDS = 20
 COUNTS = ("ok", "changed", "failures", "dark", "skipped", "rescued", "ignored")
 
 

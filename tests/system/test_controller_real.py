@@ -14,7 +14,7 @@ import pytest
 import playbooks
 import project
 from conftest import scoped_mesh
-from mesh import ANSIBLE_RUNNER, MESHCTL, RECEPTORCTL, ROOT, VENV, command_type, environment, own_runner, until
+from mesh import ANSIBLE_RUNNER, HEALTHY, MESHCTL, RECEPTORCTL, ROOT, VENV, command_type, environment, own_runner, until
 from playbooks import FIVE
 from test_controller import ask, ended, job
 from test_controller import runner as stand_in
@@ -30,11 +30,10 @@ def nodes(request, tmp_path_factory):
         mesh.node("control", peers=["hop"], extra=[settings])
         mesh.node("e1", peers=["hop"], work=[runner("ansible-runner")])
         mesh.start()
-        until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
+        until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, HEALTHY)
         mesh.runs = runs
         yield mesh
-        left = list(runs.iterdir())
-        assert left == [], f"directories of jobs that are over: {left}"
+        until("no directory of a job that is over", lambda: list(runs.iterdir()) == [])
 
 
 def runner(name):
@@ -97,7 +96,7 @@ def apart(mesh, tmp_path):
     mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
-    until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, 60)
+    until("both runners' answers", lambda: ready(mesh["control"]) == {"control", "e1"}, HEALTHY)
     return mesh
 
 
@@ -116,7 +115,7 @@ def test_a_clean_up_deletes_old_directories_of_this_controller_alone(apart, tmp_
     one = ended(control, number, 90)
     assert (one["state"], one["execution_node"]) == ("successful", "e1"), one
     until("nothing is left there", lambda: apart["e1"].command("work list") == {})
-    assert list(apart.runs.iterdir()) == []
+    until("no directory to be left", lambda: list(apart.runs.iterdir()) == [])
 
     unit, number = submit(control, playbooks.transmit(FIVE["cancelled"].write(tmp_path / "active")))
     waits_in(control, unit)
@@ -220,7 +219,7 @@ def test_a_job_in_an_execution_environment(mesh, podman, tmp_path):
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
     mesh.start()
-    until("both runners' answers", lambda: ready(control) == {"control", "e1"}, 60)
+    until("both runners' answers", lambda: ready(control) == {"control", "e1"}, HEALTHY)
     tasks = """
     - name: Look
       ansible.builtin.shell: test -e /run/.containerenv && echo "inside $container"
