@@ -53,6 +53,18 @@ def told(found, what, remedy, severity="error", at=""):
     return hits[0]
 
 
+def starts(mesh):
+    """Starts the nodes, and waits until the near one knows what the far one offers: that comes behind the routes."""
+    mesh.start()
+    types = {one["work-command"]["worktype"] for one in mesh["far"].directives if "work-command" in one}
+
+    def offered():
+        ads = [one for one in mesh["near"].status()["Advertisements"] or () if one["NodeID"] == "far"]
+        return {kind["WorkType"] for one in ads for kind in one["WorkCommands"] or ()}
+
+    until("the work types of far", lambda: types <= offered())
+
+
 def signed(mesh, pki, work=(), peer_of="hop", verifies=True, name="far", **more):
     """A line of which the first node signs and the last verifies."""
     signing, verification = pki.signing_keys()
@@ -68,7 +80,7 @@ def pki(tmp_path):
 
 
 def test_nothing_is_told_where_all_is_well(mesh, pki):
-    signed(mesh, pki, [*WORK, SAFE]).start()
+    starts(signed(mesh, pki, [*WORK, SAFE]))
     assert examine(mesh["near"]) == []
     found = examine(mesh["near"], "far", "--work-type", "safe")
     assert found == [], found
@@ -79,7 +91,7 @@ def test_nothing_is_told_where_all_is_well(mesh, pki):
 
 
 def test_names_routes_and_work_types(mesh, pki):
-    signed(mesh, pki, WORK).start()
+    starts(signed(mesh, pki, WORK))
     near = mesh["near"]
     told(examine(near, "farr"), "the mesh knows no node farr", "did you mean far?", at="the way to farr")
     told(examine(near, "elsewhere"), "the mesh knows no node elsewhere", "meshctl status", at="the way")
@@ -94,7 +106,7 @@ def test_a_node_that_cannot_sign(mesh, pki):
     _signing, verification = pki.signing_keys()
     mesh.node("far", listen=True, work=[SAFE], extra=verification)
     mesh.node("near", peers=["far"])
-    mesh.start()
+    starts(mesh)
     found = examine(mesh["near"], "far", "--work-type", "safe")
     told(found, "demands signatures, and this node has no key", "work-signing", at="the way")
     told(examine(mesh["near"], "far"), "signature is empty", "configure work-signing here", "not asked", at="far")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from mesh import MESHD, until
+from mesh import MESHD, PATIENCE, until
 
 NAMESPACES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
@@ -53,11 +53,11 @@ def test_signals_reach_the_node(container):
     os.kill(container.first, signal.SIGHUP)
     container.logged(" reloaded ")
     os.kill(container.first, signal.SIGTERM)
-    assert container.process.wait(20) == 0
+    assert container.process.wait(PATIENCE) == 0
     assert container.log().count(" stopping") == 1
 
 
 def test_the_end_of_the_node_is_the_end_of_the_container(container):
     [node] = children(container.first)
     os.kill(node, signal.SIGKILL)
-    assert container.process.wait(20) == 128 + signal.SIGKILL
+    assert container.process.wait(PATIENCE) == 128 + signal.SIGKILL

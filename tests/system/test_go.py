@@ -6,7 +6,6 @@ With each release of the Go implementation that the environment names; otherwise
 import pathlib
 import random
 import subprocess
-import time
 
 import pytest
 
@@ -82,7 +81,8 @@ def test_an_unknown_work_type_is_reported_and_fails_the_unit(mixed):
     until("earlier units to be gone", lambda: node.command("work list") == {})
     with node.control() as control, pytest.raises(ControlError, match="unknown work type nosuch"):
         control.submit("execution", "nosuch")
-    (unit, status), = node.command("work list").items()
+    (unit,) = node.command("work list")
+    status = until("the unit to be final", lambda: final(node, unit))
     assert status["StateName"] == "Failed" and "unknown work type nosuch" in status["Detail"], status
     node.command(f"work force-release {unit}")
 
@@ -100,7 +100,7 @@ def test_cancelling_ends_the_command_on_the_other_side(mixed):
     assert node.command(f"work release {unit}") == {"released": unit}
     until("the remote unit to be gone", lambda: remote not in other.command("work list"))
     until("the unit to be gone", lambda: unit not in node.command("work list"))
-    assert not other.unit_dir(remote).exists() and not node.unit_dir(unit).exists()
+    until("their files to be gone", lambda: not other.unit_dir(remote).exists() and not node.unit_dir(unit).exists())
 
 
 def running(pid):
@@ -159,13 +159,12 @@ def test_services_behind_a_hop_are_known_at_once(mesh, receptor):
     hop = mesh.node("hop", listen=True, peers=["execution"], program=receptor).start()
     until("the way to execution", lambda: hop.reaches("execution"))
     control = mesh.node("control", peers=["hop"]).start()
-    start = time.monotonic()
     until("the way to execution", lambda: control.reaches("execution"))
 
     def offers():
         ads = control.status()["Advertisements"]
         return {kind["WorkType"] for ad in ads if ad["NodeID"] == "execution" for kind in ad["WorkCommands"] or ()}
 
-    until("its work types", lambda: {"cat", "sh"} <= offers(), 15)
-    assert time.monotonic() - start < 10, time.monotonic() - start
+    # The next regular announcement comes a minute after the start.
+    until("its work types", lambda: {"cat", "sh"} <= offers())
     assert execution.answers()

@@ -1,12 +1,12 @@
 """What a job of the real ansible-runner leaves on its node: nothing, however it ends, but what it put into the background."""
 
+import contextlib
 import fnmatch
 import json
 import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,10 +15,6 @@ from mesh import until
 from test_controller import ask, ended, job
 from test_controller import runner as stand_in
 from test_controller_real import ready, runner, submit
-
-#: So long the rest of a job may be there after its end.
-SECONDS = 5
-
 
 @pytest.fixture
 def nodes(mesh, tmp_path):
@@ -67,10 +63,10 @@ def lines(path):
     return read(path).count(b"\n")
 
 
-def nothing_is_left(nodes, unit, since):
+def nothing_is_left(nodes, unit):
     e1 = nodes["e1"]
     left = lambda: {**processes(unit), **{n: str(path) for n, path in enumerate(files(nodes, unit))}}  # noqa: E731
-    until(f"the end of all of {unit}", lambda: left() == {}, SECONDS - (time.monotonic() - since))
+    until(f"the end of all of {unit}", lambda: left() == {})
     until("its release", lambda: e1.command("work list") == {})
 
 
@@ -90,14 +86,15 @@ def test_a_killed_runner_leaves_neither_playbook_nor_passwords(nodes, tmp_path):
     here = processes(attempt["unit"])
     workers = [pid for pid, line in here.items() if "ansible-runner worker" in line]
     assert workers and len(here) > len(workers) and files(nodes, attempt["unit"]), here
-    since = time.monotonic()
     for pid in workers:
-        os.kill(pid, signal.SIGKILL)
+        # The first one's end may be that of all.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     one = ended(nodes["control"], number)
     assert one["state"] == "error" and "signal: killed" in one["explanation"], one
     assert processes(attempt["unit"]) == {}, "they end before the end is told"
     written = lines(diary)
-    nothing_is_left(nodes, attempt["unit"], since)
+    nothing_is_left(nodes, attempt["unit"])
     assert lines(diary) == written
 
 
@@ -108,7 +105,7 @@ def test_a_job_that_runs_out_of_time_leaves_no_process(nodes, tmp_path):
     (attempt,) = job(nodes["control"], number)["attempts"]
     one = ended(nodes["control"], number)
     assert (one["state"], one["rc"]) == ("failed", 254), one
-    nothing_is_left(nodes, attempt["unit"], time.monotonic())
+    nothing_is_left(nodes, attempt["unit"])
 
 
 def test_what_a_job_put_into_the_background_goes_on(nodes, tmp_path):
@@ -163,7 +160,7 @@ def test_no_local_user_is_in_a_private_data_directory_first(nodes, tmp_path):
             assert one["state"] == "successful", one
             (attempt,) = one["attempts"]
             seen = lambda unit=attempt["unit"]: [line for line in (tmp_path / "told").read_text().splitlines() if unit in line]  # noqa: E731
-            until("the attack", lambda seen=seen: seen(), 5)
+            until("the attack", lambda seen=seen: seen())
             assert {line.partition(" /")[0] for line in seen()} == {"Permission denied"}, seen()
     finally:
         attacker.kill()
