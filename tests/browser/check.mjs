@@ -13,7 +13,7 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 const DESK = { width: 1600, height: 1000 };
 const PHONE = { width: 375, height: 800 };
 const VIEWS = ["mesh", "links", "nodes", "groups", "jobs", "launch", "doctor"];
-const PATIENCE = 15_000;
+const PATIENCE = 30_000;
 
 const [, , name, given] = process.argv;
 const options = JSON.parse(given);
@@ -253,7 +253,7 @@ const checks = {
     assert.equal(await page.evaluate(() => document.activeElement.id), "main");
     await page.keyboard.press("Tab");
     await page.keyboard.type("node-017");
-    assert.equal(await page.locator("#picture g[role=button]:not(.dim)").count(), 1);
+    await until("the one node", async () => (await page.locator("#picture g[role=button]:not(.dim)").count()) === 1);
     await page.keyboard.press("Enter");
     await until("the panel", async () => (await focused(page)).startsWith("execution-node-017"));
     await page.getByRole("heading", { name: "Jobs" }).waitFor();
@@ -358,7 +358,7 @@ const checks = {
         await page.evaluate(() => {
           location.hash = "#/links";
         });
-      await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 25_000 });
+      await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 40_000 });
     }
     await picture(job, "banner");
     assert.equal(await job.locator(".screen .line").count(), 2);
@@ -567,7 +567,7 @@ const checks = {
     await launch(page, { ...options.project, Playbook: "slow.yml" });
     await page.locator(".screen").getByText("TASK [Sleep]").waitFor({ timeout: 60_000 });
     await page.getByRole("button", { name: "Cancel" }).click();
-    await page.locator("h2 .state", { hasText: /^canceled$/ }).waitFor({ timeout: 30_000 });
+    await page.locator("h2 .state", { hasText: /^canceled$/ }).waitFor({ timeout: 60_000 });
     await open(page, "nodes");
     const row = page.locator("tr", { has: page.locator('[title="e1"]') });
     await row.getByRole("button", { name: "Disable" }).click();
@@ -577,7 +577,7 @@ const checks = {
     await open(page, "doctor");
     await page.getByText("examines another one").waitFor();
     await happen("stop");
-    await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 25_000 });
+    await page.locator("#banner", { hasText: "does not answer" }).waitFor({ timeout: 40_000 });
     await happen("start");
     await page.getByText("You are signed out.").waitFor({ timeout: 40_000 });
     await signIn(page, "t-read");

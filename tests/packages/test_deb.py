@@ -40,7 +40,7 @@ def stop(tree, node):
     # The daemon alone: its runners have the same name.
     daemon = f'for each in /proc/[0-9]*; do case "$(tr "\\0" " " <$each/cmdline)" in "{START} "*) echo ${{each#/proc/}};; esac; done'
     tree.run("sh", "-c", f"kill -TERM $({daemon})")
-    node.wait(20)
+    node.wait(60)
 
 
 def facts(tree, path):

@@ -75,7 +75,7 @@ def test_a_unit_starts_it_unchanged(swapped, unit):
     # The data of a Go node, so that what it has not finished is found.
     assert swapped.path("/tmp/receptor/execution").is_dir()
     swapped.run("sh", "-c", "kill -TERM $(pidof receptor)")
-    node.wait(20)
+    node.wait(60)
 
 
 def test_the_package_touches_no_configuration(swapped):

@@ -52,7 +52,7 @@ def test_a_go_node_verifies_what_they_sign(mesh, receptor):
 def checked(directive, path):
     """The output of `meshd check` for a key."""
     command = [MESHD, "check", "--node", "id=a", "--local-only", f"--{directive}", path]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     return done.stdout + done.stderr
 
 

@@ -126,15 +126,17 @@ def test_release_of_a_running_unit_ends_it(control, shared_line):
 
 
 def test_ttl_towards_an_unreachable_node(control):
-    unit = submit(control, "cat", b"x", target="nowhere", ttl="500ms")
-    assert control.unit(unit)["StateName"] == "Pending"
-    status = until("the unit to expire", lambda: final(control, unit), 10)
+    with control.control() as client:
+        answer = client.submit("nowhere", "cat", b"x", ttl="500ms")
+    unit = answer["unitid"]
+    assert answer["result"] == "Job Submitted", "it waits"
+    status = until("the unit to expire", lambda: final(control, unit))
     assert status["StateName"] == "Failed" and status["Detail"].startswith("Work unit expired on "), status
     assert control.results(unit) == b""
 
 
 def test_a_ttl_does_not_end_a_started_unit(control):
-    unit = submit(control, "sh", params="'sleep 1; echo done'", ttl="700ms")
+    unit = submit(control, "sh", params="'sleep 6; echo done'", ttl="5s")
     assert control.results(unit) == b"done\n"
     assert control.unit(unit)["StateName"] == "Succeeded"
 

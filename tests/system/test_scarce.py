@@ -41,7 +41,7 @@ def test_without_inotify_readers_look_by_themselves_and_one_warning_says_so(mesh
         gate.touch()
         begun = time.monotonic()
         assert reader.read() == b"late\n"
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
     for number in range(20):
         assert node.run("alone", "sh", params=f"'echo {number}'")[1] == b"%d\n" % number
     node.logged("no inotify for following output")

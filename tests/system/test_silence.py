@@ -21,8 +21,10 @@ from mesh import MESHD, environment, free_port, until
 from trust import Pki
 
 STRANGERS = 3000
-#: All must be closed this many seconds after the first one connected.
+#: All must be closed this many seconds after the last one connected.
 PATIENCE = 30
+#: So long an honest one may wait meanwhile, with the start of its node: less than those live that say nothing.
+WAIT = 15
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +77,7 @@ def honest_neighbour(target, pki, kind):
     node = mesh.add(name, [*profiles, links.peer(kind, target.ports[kind])])
     start = time.monotonic()
     node.start()
-    until("the honest neighbour", lambda: node.reaches(target.name), 20)
+    until("the honest neighbour", lambda: node.reaches(target.name))
     return time.monotonic() - start
 
 
@@ -130,10 +132,11 @@ def test_crowds_of_strangers(mesh, pki):
         crowds, prices = [], {}
         for number, (name, (count, price, begin)) in enumerate(CROWDS.items()):
             kind, target = name.rpartition(" ")[2], start_target(mesh, pki, f"target{number}")
-            before, start = target.rss(), time.monotonic()
+            before = target.rss()
             crowd = [stack.enter_context(begin(target, kind)) for _ in range(count)]
+            start = time.monotonic()
             took = honest_neighbour(target, pki, kind) if kind in links.OWN else honest_client(target, kind)
-            assert took < 5, f"{name}: an honest one had to wait for {took:.1f} s"
+            assert took < WAIT, f"{name}: an honest one had to wait for {took:.1f} s"
             each = (target.rss() - before) / count
             print(f"{name}: {each:.0f} bytes for each of {count}; an honest one waited for {took:.2f} s")
             prices[name] = (each, price)
@@ -150,12 +153,12 @@ def test_more_strangers_than_there_is_room_for(mesh, pki, target):
         honest_neighbour(target, pki, "tcp")
         silent = [stack.enter_context(connect(target, "tcp")) for _ in range(STRANGERS)]
         first = silent[0]
-        first.settimeout(5)
+        first.settimeout(10)
         while first.recv(65536):
             pass
         mesh["honest-target"].stop()
         mesh["honest-target"].start()
-        until("the neighbour is back", lambda: mesh["honest-target"].reaches("target"), 10)
+        until("the neighbour is back", lambda: mesh["honest-target"].reaches("target"))
     assert target.log().count("disconnected") <= 3, "a stranger's end is no news"
 
 
@@ -168,7 +171,7 @@ def test_a_flood_of_quic_initials(mesh, pki, target):
         for number in range(30_000):
             head = b"\xc3\0\0\0\1\x08" + number.to_bytes(8, "big")
             flood.sendto(head + b"\x08" + bytes(8) + tail, ("127.0.0.1", port))
-    assert honest_neighbour(target, pki, "quic-mtls") < 10
+    assert honest_neighbour(target, pki, "quic-mtls") < WAIT
     assert target.rss() < before + 40_000_000, f"{before} bytes became {target.rss()}"
 
 
@@ -180,7 +183,7 @@ def test_datagrams_from_many_sources(mesh, pki, target):
         for number in range(STRANGERS):
             source = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             source.sendto(update % (number, number, number), ("127.0.0.1", port))
-        assert honest_neighbour(target, pki, "udp") < 15
+        assert honest_neighbour(target, pki, "udp") < WAIT
         assert len(target.status()["Connections"]) <= 300
     # Each source that was held received the whole table, like any new neighbour.
     print(f"{target.rss() - before} bytes more")

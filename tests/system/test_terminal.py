@@ -45,7 +45,7 @@ def test_the_output_of_a_unit(node):
     assert written.decode() == WRITTEN
     results = (MESHCTL, "--socket", node.socket, "work", "results", unit)
     assert on_terminal(*results) == SHOWN
-    assert subprocess.run(results, stdout=subprocess.PIPE, env=environment(), timeout=30).stdout.decode() == WRITTEN
+    assert subprocess.run(results, stdout=subprocess.PIPE, env=environment(), timeout=60).stdout.decode() == WRITTEN
 
 
 def test_errors_and_json(node):

@@ -53,7 +53,7 @@ def test_a_chosen_id_is_no_parameter(mesh):
 @pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a,b"])
 def test_an_own_id_of_other_characters_is_refused_at_the_start(tmp_path, name):
     command = [str(MESHD), "--node", f"id={name}", f"datadir={tmp_path}", "--local-only"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     text = f"node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ : but received: {name}"
     assert done.returncode != 0 and text in done.stderr, done
 

@@ -16,7 +16,7 @@ import pytest
 
 from mesh import MESHCTL, MESHD, ROOT, VENV, environment, free_port, own_runner, until
 from test_controller import ask, ended, job, runner, stream, submit, wrote
-from test_metrics import change
+from test_metrics import change, established, threads
 from trust import Pki
 from web import LEVELS, Client, bearer, directive, events, token_line
 
@@ -115,7 +115,7 @@ def test_a_page_signs_in_and_only_the_own_page_makes_changes(site):
                                                "controller": True, "form_token": None, "allow": "admin"}
     began = time.monotonic()
     assert site.post("/api/v1/session", {"token": "t-nobody"}).status == 401
-    assert 0.9 < time.monotonic() - began < 10
+    assert 0.9 < time.monotonic() - began < 30
     for body in (b"", b"{}", b'{"token": 1}', b'{"token": "t-admin", "x": 1}', b"[]"):
         assert site.post("/api/v1/session", body).code == "bad_request", body
     assert site.post("/api/v1/session", b" " * 100_000).code == "too_large"
@@ -155,6 +155,9 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
         cookie, _ = site.sign_in("g-1")
         follower = socket.create_connection(("127.0.0.1", site.port), 60)
         follower.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer g-1\r\n\r\n")
+        # It is let in before the token changes.
+        told = follower.recv(65536)
+        assert told.startswith(b"HTTP/1.1 200"), told
         assert site.get("/api/v1/session", **cookie).json["who"] == "guest"
         file.write_text(before + token_line("guest", "read", "g-1"))
         assert site.get("/api/v1/session", **cookie).json["who"] is None
@@ -162,12 +165,12 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
         file.write_text(before)
         assert site.get("/api/v1/session", "g-1").status == 401
         with follower:
-            told = b"".join(iter(lambda: follower.recv(65536), b""))
-        assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n"), "it is cut"
+            told += b"".join(iter(lambda: follower.recv(65536), b""))
+        assert not told.endswith(b"0\r\n\r\n"), "it is cut"
         # Also of what it has sent a half of.
         file.write_text(before + token_line("guest", "operate", "g-1"))
         whole = stream({"name": "half"}, ident="h", lines=1)
-        with socket.create_connection(("127.0.0.1", site.port), 20) as client:
+        with socket.create_connection(("127.0.0.1", site.port), 60) as client:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer g-1\r\nContent-Length: {len(whole)}\r\n\r\n"
             client.sendall(head.encode() + whole[:30])
             jobs = lambda: [one for one in site.node.command("work list").values() if one["WorkType"] == "controller" and one["StateName"] == "Pending"]  # noqa: E731
@@ -197,7 +200,7 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
 
 
 def web_token(*words, code=0):
-    done = subprocess.run([MESHCTL, "--json", "web", "token", *words], capture_output=True, text=True, timeout=30, env=environment())
+    done = subprocess.run([MESHCTL, "--json", "web", "token", *words], capture_output=True, text=True, timeout=60, env=environment())
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout or done.stderr)
 
@@ -234,16 +237,16 @@ def test_the_demo_serves_its_page_until_it_is_interrupted(tmp_path):
         assert client.get("/").status == 200 and client.get("/api/v1/session", token).json["level"] == "admin"
         assert len(client.get("/api/v1/jobs", token).json["jobs"]) == 6
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 0
+        assert demo.wait(60) == 0
         assert list(there.iterdir()) == []
     finally:
         if demo.poll() is None:
             demo.send_signal(signal.SIGTERM)
-            demo.wait(30)
+            demo.wait(60)
 
 
 def test_the_mesh_is_told_with_its_links(site):
-    told = until("the instance", lambda: (some := site.get("/api/v1/nodes").json["nodes"]) and len(some) == 2 and some[0]["instance"] and some)
+    told = until("the instance", lambda: (some := site.get("/api/v1/nodes").json["nodes"]) and len(some) == 2 and some[0]["instance"] == "ready" and some)
     nodes = {one["name"]: one for one in told}
     own, far = nodes["control"], nodes["e1"]
     assert (own["own"], own["reachable"], own["next_hop"], own["cost"], own["neighbours"]) == (True, True, None, 0, ["e1"])
@@ -261,17 +264,20 @@ def test_the_mesh_is_told_with_its_links(site):
 
 def test_the_controller_answers_as_to_its_operators(site):
     control = site.node
-    _, number = submit(control, {"name": "labelled", "labels": {"team": "x"}}, ident="l", lines=3)
+    unit, number = submit(control, {"name": "labelled", "labels": {"team": "x"}}, ident="l", lines=3)
     ended(control, number)
-    assert site.get("/api/v1/instances").json == ask(control, "instance.list")
-    assert site.get("/api/v1/groups").json == ask(control, "group.list")
-    assert site.get(f"/api/v1/jobs/{number}", "t-read").json == job(control, number)
-    assert site.get(f"/api/v1/jobs/{number}/explain", "t-read").json == ask(control, "job.explain", id=number)
+    # The unit, which has the output, ends after the job.
+    until("the unit's end", lambda: control.unit(unit)["StateName"] == "Succeeded")
+    for path, op, more in (("instances", "instance.list", {}), ("groups", "group.list", {}), (f"jobs/{number}", "job.get", {"id": number}),
+                           (f"jobs/{number}/explain", "job.explain", {"id": number})):
+        # A heartbeat may come between the two answers.
+        until(f"the same answer to {op}", lambda: site.get(f"/api/v1/{path}", "t-read").json == ask(control, op, **more))
     labels = lambda token: [one["labels"] for one in site.get("/api/v1/jobs?name=labelled", token).json["jobs"]]  # noqa: E731
     assert (labels("t-read"), labels(None)) == ([{"team": "x"}], [{}])
     found = lambda query: [one["id"] for one in site.get(f"/api/v1/jobs?{query}").json["jobs"]]  # noqa: E731
     assert number in found("state=successful&state=failed&kind=job&node=control&limit=50")
-    assert found("state=running&state=pending") == [] and found(f"before={number}&name=labelled") == []
+    until("no job to run", lambda: found("state=running&state=pending") == [])
+    assert found(f"before={number}&name=labelled") == []
     for query in ("limit=x", "limit=1&limit=2", "state=nonsense", "label=x", "since=yesterday", "unknown=1", "limit=-1"):
         assert site.get(f"/api/v1/jobs?{query}").code == "bad_request", query
     whole = site.get(f"/api/v1/jobs/{number}/output", "t-read")
@@ -328,7 +334,9 @@ def test_a_job_is_submitted_followed_cancelled_and_repeated(site, tmp_path):
 def test_what_is_no_job_leaves_nothing_and_kinds_need_their_level(site):
     # Health checks and children come and go.
     units_of_jobs = lambda: {unit for unit, one in site.node.command("work list").items() if one["WorkType"] == "controller"}  # noqa: E731
-    units, jobs = units_of_jobs(), ask(site.node, "job.list")["jobs"]
+    # What has ended may still be written to.
+    listed = lambda: [one["id"] for one in ask(site.node, "job.list")["jobs"]]  # noqa: E731
+    units, jobs = units_of_jobs(), listed()
     for body, why in [(b"", "the stream ends"), (b"hello\n", "the first line is neither a header"), (stream({"nonsense": 1}), "unknown key `nonsense`"),
                       (b'{"kwargs": {}}\n', "the stream ends after"), (b"hello\n" + b"x" * 3_000_000, "the first line is neither a header")]:
         refused = site.post("/api/v1/jobs", body, "t-operate")
@@ -337,11 +345,11 @@ def test_what_is_no_job_leaves_nothing_and_kinds_need_their_level(site):
     assert refused.code == "refused", refused.body
     # One that breaks off half way.
     for tail in (b"Content-Length: 1000\r\n\r\n" + stream()[:20], b"Transfer-Encoding: chunked\r\n\r\n5\r\n{\"kwa"):
-        with socket.create_connection(("127.0.0.1", site.port), 20) as client:
+        with socket.create_connection(("127.0.0.1", site.port), 60) as client:
             client.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t-operate\r\n" + tail)
             until("the unit to be there", lambda: units_of_jobs() - units)
         until("nothing to be left", lambda: units_of_jobs() <= units)
-    assert ask(site.node, "job.list")["jobs"] == jobs
+    assert listed() == jobs
 
 
 def test_events_are_told_as_they_happen_and_again_to_who_comes_back(site):
@@ -375,8 +383,7 @@ def of_the_mesh(answer):
 
 def connections(client):
     """How many the node has there."""
-    rows = [line.split()[1:4] for line in open("/proc/net/tcp")][1:]
-    return sum(local.endswith(f":{client.port:04X}") and state == "01" for local, _, state in rows)
+    return established(client.port)
 
 
 def test_only_so_many_follow_and_one_that_does_not_read_is_dropped(site, tmp_path):
@@ -422,7 +429,7 @@ def test_requests_that_are_none_and_clients_that_take_all_they_can(site):
     for head in (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
                  b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Transfer-Encoding: identity, chunked\r\n",
                  b"Transfer-Encoding : chunked\r\n", b"Content-Length: +5\r\n", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"):
-        answer = site.raw(b"POST /api/v1/jobs/1/cancel HTTP/1.1\r\n" + host + head + b"\r\n0\r\n\r\n" + inner, timeout=5)
+        answer = site.raw(b"POST /api/v1/jobs/1/cancel HTTP/1.1\r\n" + host + head + b"\r\n0\r\n\r\n" + inner)
         assert b'"form_token"' not in answer, (head, answer)
     assert site.raw(b"GET / HTTP/1.1\r\n" + host + b"Content-Length: 100\r\n\r\n" + inner).count(b"HTTP/1.1 ") == 1
     sessions = [site.post("/api/v1/session", {"token": "t-read"}).headers["Set-Cookie"].split(";")[0] for _ in range(40)]
@@ -430,15 +437,15 @@ def test_requests_that_are_none_and_clients_that_take_all_they_can(site):
     assert levels == ["none"] * 8 + ["read"] * 32, "one token has so many sessions"
     # Wrong tokens are delayed, and only so many at a time: good ones are not held up by them.
     codes = []
-    threads = [threading.Thread(target=lambda: codes.append(site.get("/api/v1/session", "wrong").status)) for _ in range(40)]
-    for one in threads:
+    guesses = [threading.Thread(target=lambda: codes.append(site.get("/api/v1/session", "wrong").status)) for _ in range(40)]
+    for one in guesses:
         one.start()
     began = time.monotonic()
-    assert site.get("/api/v1/session", "t-read").status == 200 and time.monotonic() - began < 5
-    for one in threads:
+    assert site.get("/api/v1/session", "t-read").status == 200 and time.monotonic() - began < 20
+    for one in guesses:
         one.join()
     assert set(codes) == {401, 429} and len(codes) == 40, codes
-    silent = [socket.create_connection(("127.0.0.1", site.port), 20) for _ in range(200)]
+    silent = [socket.create_connection(("127.0.0.1", site.port), 60) for _ in range(200)]
     try:
         until("no more to be taken", lambda: connections(site) == 128)
     finally:
@@ -466,7 +473,7 @@ def test_the_page_is_kept_by_a_browser_for_as_long_as_it_is_the_same(site):
 def test_without_a_controller_there_are_no_jobs_and_without_the_directive_nothing_listens(mesh, tmp_path):
     web, client = directive(tmp_path, allow="operate", tokens=())
     node = mesh.node("n").start()
-    threads = len(os.listdir(f"/proc/{node.process.pid}/task"))
+    before = threads(node)
     assert not _answers(client)
     change(node, "web", {name: value for name, value in web["web"].items() if name != "tokens"})
     assert node.command("reload")["Success"] is True
@@ -482,7 +489,8 @@ def test_without_a_controller_there_are_no_jobs_and_without_the_directive_nothin
     change(node, "web", None)
     assert node.command("reload")["Success"] is True
     assert not _answers(client)
-    assert len(os.listdir(f"/proc/{node.process.pid}/task")) <= threads + 4
+    # Those that wait for files end when they have nothing to do.
+    until("its threads to end", lambda: threads(node) <= before + 4)
 
 
 def test_what_allow_says_is_the_most(mesh, tmp_path):
@@ -502,7 +510,7 @@ def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh,
     plain = ssl.create_default_context(cafile=pki.path("ca.crt"))
     shown = ssl.create_default_context(cafile=pki.path("ca.crt"))
     shown.load_cert_chain(pki.path("alice.crt"), pki.path("alice.key"))
-    assert client.raw(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", timeout=10)[:5] != b"HTTP/"
+    assert client.raw(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", timeout=60)[:5] != b"HTTP/"
     nobody, alice = Client(client.port, plain), Client(client.port, shown)
     assert nobody.get("/api/v1/session").json["who"] is None
     session = alice.get("/api/v1/session").json
@@ -532,10 +540,10 @@ def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh,
 ])
 def test_what_is_wrong_with_the_directive_is_told_before_the_start(mesh, settings, why):
     node = mesh.node("n", extra=[{"web": {"address": f"127.0.0.1:{free_port()}"} | settings}])
-    checked = subprocess.run([MESHD, "check", node.config], capture_output=True, text=True, env=environment(), timeout=30)
+    checked = subprocess.run([MESHD, "check", node.config], capture_output=True, text=True, env=environment(), timeout=60)
     assert checked.returncode == 1 and why in checked.stdout + checked.stderr, checked
     node.spawn()
-    assert node.process.wait(20) == 1
+    assert node.process.wait(60) == 1
     node.logged(why)
 
 

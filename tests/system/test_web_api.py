@@ -75,6 +75,7 @@ def test_each_answer_is_as_the_description_says(described):
     assert tried | {("get", "/api/v1/events")} == described_ones
 
 
+@pytest.mark.timeout(300)
 def test_what_is_made_up_from_the_description_is_answered_as_it_says(described, tmp_path):
     description = tmp_path / "openapi.json"
     description.write_text(json.dumps(described.description))
@@ -83,6 +84,6 @@ def test_what_is_made_up_from_the_description_is_answered_as_it_says(described, 
     command = [program, "run", str(description), "--url", f"http://127.0.0.1:{described.port}", "--header", "Authorization: Bearer t-admin",
                "--exclude-path", "/api/v1/events", "--exclude-path", "/api/v1/session", "--max-examples", "30", "--seed", "7",
                "--generation-database", "none", "--no-color"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     assert described.get("/api/v1/session").status == 200, "the node is well"

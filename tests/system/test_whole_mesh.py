@@ -8,7 +8,7 @@ import pytest
 
 import test_trust_setup as trust
 from mesh import ANSIBLE_RUNNER, BINARIES, ROOT, VENV, environment, free_port, until
-from test_controller import ask
+from test_controller import ask, ended
 
 PAGE = ROOT / "docs" / "whole-mesh.md"
 HOSTS = ("control", "hop", "e1", "e2", "e3")
@@ -83,4 +83,5 @@ def test_the_whole_example_in_the_order_in_which_it_is_typed(world, monkeypatch)
         printed += out
     assert set(nodes) == set(HOSTS) and printed.count("hello from the mesh") == 2, printed
     (job,) = ask(nodes["control"], "job.list")["jobs"]
+    job = ended(nodes["control"], job["id"])
     assert (job["state"], job["name"]) == ("successful", "site.yml") and job["execution_node"] in ("e1", "e2", "e3"), job
