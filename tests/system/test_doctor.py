@@ -21,6 +21,8 @@ from trust import Pki
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
 NETWORKS = pytest.mark.skipif(routed.missing() is not None, reason=f"SKIPPED: needs {routed.missing()}")
 SAFE = {"work-command": {"worktype": "safe", "command": "cat", "verifysignature": True}}
+#: Where the node would listen whose host is read from a tree of files: this machine's own must be free.
+PORT = free_port()
 #: A private /tmp with these options, in which the directory of the test is still there.
 PRIVATE_TMP = (
     'mount --make-rprivate / && mount --bind "$1" /mnt && mount -t tmpfs -o "$2" tmpfs /tmp && mkdir -p "$1" '
@@ -483,14 +485,14 @@ def tree(mesh):
     put("/etc/firewalld/firewalld.conf", "# comment\nDefaultZone=public\n")
     put("/usr/lib/firewalld/zones/public.xml", '<?xml version="1.0" encoding="utf-8"?>\n<zone>\n  <short>Public</short>\n'
         '  <service name="ssh"/>\n  <service name="meshd"/>\n  <forward/>\n</zone>\n')
-    put("/etc/firewalld/services/meshd.xml", '<?xml version="1.0"?>\n<service><port protocol="tcp" port="27199"/></service>\n')
+    put("/etc/firewalld/services/meshd.xml", f'<?xml version="1.0"?>\n<service><port protocol="tcp" port="{PORT}"/></service>\n')
     put("/usr/lib/systemd/system/meshd.service", "[Service]\n")
     put("/usr/bin/podman")
     put("/etc/subuid", "root:1:2\nnobody:100000:65536\n")
     put("/etc/subgid", "nobody:100000:65536\n")
     put("/var/lib/systemd/linger/nobody")
     user = {"work-command": {"worktype": "cat", "command": "/usr/bin/cat", "user": "nobody"}}
-    node = configured(mesh, {"tcp-listener": {"port": 27199, "bindaddr": "0.0.0.0", "tls": "server"}}, user)
+    node = configured(mesh, {"tcp-listener": {"port": PORT, "bindaddr": "0.0.0.0", "tls": "server"}}, user)
     pki = Pki(mesh.dir / "pki")
     pki.issue("near", ["near"])
     node.directives[:0] = pki.profiles("near")
@@ -503,7 +505,7 @@ def denial(age, comm="meshd"):
     """A record of the audit log, as RHEL 9 writes it, so many seconds old."""
     return (
         f'type=AVC msg=audit({int(time.time()) - age}.123:456): avc:  denied  {{ name_bind }} for  pid=1234 comm="{comm}" '
-        "src=27199 scontext=system_u:system_r:init_t:s0 tcontext=system_u:object_r:unreserved_port_t:s0 "
+        f"src={PORT} scontext=system_u:system_r:init_t:s0 tcontext=system_u:object_r:unreserved_port_t:s0 "
         "tclass=tcp_socket permissive=0\n"
     )
 
@@ -518,14 +520,14 @@ def fapolicyd_denial():
 
 
 TREES = {
-    "selinux": (lambda n: n.put("/var/log/audit/audit.log", denial(60)), "SELinux: meshd may not name_bind tcp_socket 27199",
+    "selinux": (lambda n: n.put("/var/log/audit/audit.log", denial(60)), f"SELinux: meshd may not name_bind tcp_socket {PORT}",
                 "audit2allow", "error"),
     "fapolicyd denies": (lambda n: n.put("/var/log/audit/audit.log", fapolicyd_denial()), "fapolicyd: meshd was denied",
                          "fapolicyd-cli --file add", "error"),
     "fapolicyd does not know": (lambda n: n.put("/etc/fapolicyd/fapolicyd.trust"), "which is from no package",
                                 "fapolicyd-cli --update", "warning"),
-    "firewalld": (lambda n: n.put("/etc/firewalld/services/meshd.xml", "<service/>"), "do not let in tcp port 27199",
-                  "firewall-cmd --permanent --add-port=27199/tcp", "warning"),
+    "firewalld": (lambda n: n.put("/etc/firewalld/services/meshd.xml", "<service/>"), f"do not let in tcp port {PORT}",
+                  f"firewall-cmd --permanent --add-port={PORT}/tcp", "warning"),
     "unit": (lambda n: n.put("/etc/systemd/system/meshd.service", "[Service]\n"), "it hides the unit of the package",
              "systemctl revert meshd.service", "warning"),
     "masked": (lambda n: (n.root / "etc/systemd/system/meshd.service").symlink_to("/dev/null"), "the unit is masked",
