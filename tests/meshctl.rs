@@ -21,7 +21,7 @@ const RELEASE: &str = r#"{"command":"work","subcommand":"release","unitid":"abcd
 
 fn meshctl(socket: &Path) -> Command {
     let mut command = Command::cargo_bin("meshctl").unwrap();
-    command.env_clear().arg("--socket").arg(socket).timeout(std::time::Duration::from_secs(20));
+    command.env_clear().arg("--socket").arg(socket).timeout(std::time::Duration::from_secs(60));
     command
 }
 

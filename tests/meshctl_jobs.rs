@@ -32,7 +32,7 @@ fn run(conversations: Vec<Vec<Step>>, args: &[&str]) -> (i32, String, String) {
 
 fn meshctl(socket: &Path) -> Command {
     let mut command = Command::cargo_bin("meshctl").unwrap();
-    command.env_clear().arg("--socket").arg(socket).timeout(Duration::from_secs(20));
+    command.env_clear().arg("--socket").arg(socket).timeout(Duration::from_secs(60));
     command
 }
 
@@ -435,7 +435,7 @@ fn completed(conversations: Vec<Vec<Step>>, words: &[&str]) -> String {
         .env("RECEPTORCTL_SOCKET", node.socket())
         .arg("--")
         .args(words)
-        .timeout(Duration::from_secs(20))
+        .timeout(Duration::from_secs(60))
         .output()
         .unwrap();
     node.finish();

@@ -77,12 +77,12 @@ async fn a_stopped_neighbour_is_noticed() {
     until("it is known to be of our kind", Duration::from_secs(30), asked).await;
     neighbour.signal(Signal::SIGSTOP);
     let start = Instant::now();
-    until("it is gone", Duration::from_secs(10), || async { link(&node).await.is_none() }).await;
+    until("it is gone", Duration::from_secs(60), || async { link(&node).await.is_none() }).await;
     let gone = start.elapsed();
     neighbour.signal(Signal::SIGCONT);
     println!("gone after {gone:?}");
     // A slow machine may be late, but not as late as receptor's 21 s.
-    assert!(gone < Duration::from_secs(6), "{gone:?}");
+    assert!(gone < Duration::from_secs(15), "{gone:?}");
     until("it is back", Duration::from_secs(60), || async { link(&node).await.is_some() }).await;
 }
 
@@ -102,5 +102,7 @@ async fn is_not_disturbed(program: &Path) {
     let link = link(&node).await.unwrap();
     println!("{link:?}");
     assert_eq!((link.session, link.probed, link.rtt), (first.session, false, None));
-    assert_eq!(node.status().await.counters.probes, 1, "it has said that it knows no probes");
+    // One that says nothing is asked three times. Its word may come behind the second question.
+    let probes = node.status().await.counters.probes;
+    assert!((1..3).contains(&probes), "it has said that it knows no probes: {probes}");
 }

@@ -34,6 +34,7 @@ fn a_rejected_sender_is_notified_and_a_dropped_one_is_not() {
         {"action": "accept", "fromnode": "/oth.*/", "toservice": "ping"},
         {"action": "drop", "tonode": "guarded"}]));
     other.reaches("guarded");
+    guarded.reaches("other");
     assert_eq!(other.ask_json("ping guarded")["Success"], true);
 
     for (rules, error) in [

@@ -123,7 +123,7 @@ async fn clients_that_are_silent_after_the_handshake_are_closed() {
     let most = node.rss();
     let took = tokio::task::block_in_place(|| honest(&node, address));
     println!("{} bytes for each; an honest one waited for {took:?}", (most - before) / STRANGERS);
-    assert!(took < Duration::from_secs(10), "an honest neighbour had to wait for {took:?}");
+    assert!(took < Duration::from_secs(20), "an honest neighbour had to wait for {took:?}");
     assert!(most < before + STRANGERS * PRICE, "{before} bytes became {most}");
     all_cut(&crowd).await;
     all_cut(&silent(&endpoints, address, SECOND).await).await;
@@ -164,7 +164,7 @@ async fn clients_that_only_begin_a_handshake_cost_almost_nothing() {
         }
         let took = honest(&node, address);
         println!("{} bytes more; an honest one waited for {took:?}", node.rss().saturating_sub(before));
-        assert!(took < Duration::from_secs(10), "an honest neighbour had to wait for {took:?}");
+        assert!(took < Duration::from_secs(20), "an honest neighbour had to wait for {took:?}");
         assert!(node.rss() < before + UNBEGUN, "{before} bytes became {}", node.rss());
         until("those who were let begin are given up", || {
             node.log().contains("the handshake takes too long").then_some(())

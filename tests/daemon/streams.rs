@@ -150,7 +150,7 @@ async fn handshakes_with_forged_names_cost_almost_nothing() {
                 assert_eq!(talk.status()["NodeID"], "hub");
                 most = most.max(hub.rss());
             }
-            assert!(took < Duration::from_secs(10), "an honest stream had to wait for {took:?}");
+            assert!(took < Duration::from_secs(20), "an honest stream had to wait for {took:?}");
         }
         println!("{} bytes more", most.saturating_sub(before));
         assert!(most < before + UNBEGUN, "{before} bytes became {most}");

@@ -69,7 +69,7 @@ impl FakeNode {
             let mut held = Vec::new();
             for (number, steps) in conversations.into_iter().enumerate() {
                 let (stream, _) = listener.accept().unwrap();
-                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 let mut stream = BufReader::new(stream);
                 for step in steps {
                     let context = format!("connection {number}, {step:?}");
@@ -96,7 +96,7 @@ impl FakeNode {
 
     /// Waits for the next `Signal` of the script.
     pub(crate) fn wait(&self) {
-        self.signals.recv_timeout(Duration::from_secs(10)).expect("the script comes to its signal");
+        self.signals.recv_timeout(Duration::from_secs(60)).expect("the script comes to its signal");
     }
 
     /// Waits for the end of the script; fails if the client did anything else.

@@ -130,7 +130,7 @@ async fn failures_on_the_way_to_another_node_are_explained() {
     let detail = detail_of(registry, request("n2", "fixed", "x")).await;
     assert_names(&detail, &["Error starting worker", "extra params", "node n2 refused the job"]);
     let detail =
-        detail_of(registry, SubmitRequest { ttl: Some("50ms".into()), ..request("n3", "sh", "true") }).await;
+        detail_of(registry, SubmitRequest { ttl: Some("2s".into()), ..request("n3", "sh", "true") }).await;
     // The obstacle is kept together with the final error.
     assert_names(&detail, &["Work unit expired on ", "Waiting for node n3", "no route to n3", "longer ttl"]);
     let (away, _) = starts(registry, request("n3", "sh", "true")).await;

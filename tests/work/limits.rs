@@ -89,13 +89,13 @@ async fn a_limited_job_can_be_cancelled_while_others_hold_its_output() {
 
 #[tokio::test]
 async fn a_job_that_takes_too_long_fails() {
-    let limits = Limits { timeout: Some(Duration::from_millis(300)), ..Limits::default() };
+    let limits = Limits { timeout: Some(Duration::from_secs(3)), ..Limits::default() };
     let engine = bounded(limits).await;
     let id = run(&engine.registry, "echo $$; exec sleep 1000").await;
     let report = finished(&engine.registry, &id).await;
     assert_eq!(
         (report.state, report.detail.as_str()),
-        (State::Failed, "Killed: it ran longer than 300ms (timeout)")
+        (State::Failed, "Killed: it ran longer than 3s (timeout)")
     );
     let pid = String::from_utf8(collect(&engine.registry, &id, 0).await).unwrap();
     assert!(!lives(pid.trim().parse().unwrap()));
@@ -189,7 +189,6 @@ async fn finished_units_are_released_after_their_time() {
     let running = run(&engine.registry, "exec sleep 1000").await;
     let short = run(&engine.registry, "exit 3").await;
     let kept = run_as(&engine.registry, request("n1", "cat", ""), b"").await;
-    finished(&engine.registry, &short).await;
     within(async {
         while engine.registry.status(&short).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(2)).await;

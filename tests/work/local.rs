@@ -323,7 +323,8 @@ async fn release_deletes_and_is_remembered() {
     assert_eq!(within(engine.registry.release(&id, false, &me())).await.unwrap(), Outcome::Done);
     assert!(!lives(command) && !engine.dir(&id).exists());
     let error = engine.registry.status(&id).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("unknown work unit {id}: it was released 0 s ago"));
+    let told = error.to_string();
+    assert!(told.starts_with(&format!("unknown work unit {id}: it was released ")), "{told}");
     assert_eq!(engine.registry.cancel(&id, &me()).await.unwrap(), Outcome::Done);
     assert_eq!(engine.registry.release(&id, false, &me()).await.unwrap(), Outcome::Done);
     let error = engine.registry.release("never000", true, &me()).await.unwrap_err();
