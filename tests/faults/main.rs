@@ -23,7 +23,7 @@ const ROUND: u32 = 10;
 /// How long after recovery, and after the end of its command, a job must be final; and the same on a machine
 /// that is busy with other things.
 const PROMISE: Duration = Duration::from_secs(2);
-const RECOVERY: Duration = Duration::from_secs(12);
+const RECOVERY: Duration = Duration::from_secs(40);
 /// Pause between two looks at all jobs of a round.
 const LOOK: Duration = Duration::from_millis(10);
 
