@@ -13,14 +13,6 @@ const LONGEST: usize = 256;
 /// The type of the text.
 pub(super) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the values of a family are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MetricKind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
 /// The text so far.
 pub(super) struct Exposition {
     text: String,
@@ -43,23 +35,18 @@ impl Exposition {
     }
 
     pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, MetricKind::Counter, help)
+        self.family(name, "counter", help)
     }
 
     pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, MetricKind::Gauge, help)
+        self.family(name, "gauge", help)
     }
 
     pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, MetricKind::Histogram, help)
+        self.family(name, "histogram", help)
     }
 
-    fn family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> Family<'_> {
-        let kind = match kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        };
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Family { page: self, name }
@@ -92,6 +79,17 @@ impl Family<'_> {
             self.line("", labels, None, value);
         }
         self
+    }
+
+    /// A series for each value, under the one label that tells them apart.
+    pub(super) fn put_each<N: AsRef<str>, V: fmt::Display>(
+        &mut self,
+        label: &'static str,
+        values: impl IntoIterator<Item = (N, V)>,
+    ) {
+        for (name, value) in values {
+            self.put(&[(label, name.as_ref())], value);
+        }
     }
 
     /// The series of a histogram.

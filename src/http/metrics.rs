@@ -99,27 +99,16 @@ fn links(page: &mut Exposition, report: &NodeReport) {
     let (own, rest) = links.split_at(links.len().min(PEERS));
     let (own_down, rest_down) = down.split_at(down.len().min(PEERS));
     let mut family = page.gauge("meshd_link_up", "Whether there is a session with a neighbour.");
-    for peer in own_down {
-        family.put(&[("peer", peer)], 0);
-    }
-    for link in own {
-        family.put(&[("peer", &link.node_id)], 1);
-    }
+    family.put_each("peer", own_down.iter().map(|peer| (peer, 0)));
+    family.put_each("peer", own.iter().map(|link| (&link.node_id, 1)));
     if !rest.is_empty() || !rest_down.is_empty() {
         family.put(&[("peer", OTHER)], rest.len());
     }
 
-    let mut family = page.gauge("meshd_link_rtt_seconds", "Round trip to a neighbour.");
-    for link in own {
-        if let Some(rtt) = link.rtt {
-            family.put(&[("peer", &link.node_id)], rtt as f64 / 1e9);
-        }
-    }
-    let mut family =
-        page.gauge("meshd_link_loss_ratio", "Part of the latest probes of a link that had no answer.");
-    for link in own {
-        family.put(&[("peer", &link.node_id)], link.probe_loss);
-    }
+    let rtts = own.iter().filter_map(|link| Some((&link.node_id, link.rtt? as f64 / 1e9)));
+    page.gauge("meshd_link_rtt_seconds", "Round trip to a neighbour.").put_each("peer", rtts);
+    page.gauge("meshd_link_loss_ratio", "Part of the latest probes of a link that had no answer.")
+        .put_each("peer", own.iter().map(|link| (&link.node_id, link.probe_loss)));
     let mut family = page.gauge("meshd_link_queued_bytes", "Bytes that wait to be sent on a link.");
     each(&mut family, own, rest, |link| link.queued_bytes);
     for (name, help, value) in COUNTED {
@@ -152,9 +141,7 @@ fn each(
     rest: &[LinkReport],
     value: impl Fn(&LinkReport) -> u64,
 ) {
-    for link in own {
-        family.put(&[("peer", &link.node_id)], value(link));
-    }
+    family.put_each("peer", own.iter().map(|link| (&link.node_id, value(link))));
     if !rest.is_empty() {
         family.put(&[("peer", OTHER)], rest.iter().map(value).sum::<u64>());
     }
@@ -171,14 +158,10 @@ fn down<'a>(peers: &'a [PeerReport], links: &[LinkReport]) -> Vec<&'a str> {
 /// What the core counts, under the names of the report in the style of labels.
 fn mesh(page: &mut Exposition, counters: Counters, tables: Tables) {
     page.gauge("meshd_mesh_routes", "Nodes to which there is a way.").put(&[], tables.routes);
-    let mut family = page.counter("meshd_mesh_events_total", "What happened in the mesh, by kinds.");
-    for (kind, count) in kinds(counters) {
-        family.put(&[("kind", &kind)], count);
-    }
-    let mut family = page.gauge("meshd_mesh_table_size", "How much of the mesh is remembered, by kinds.");
-    for (kind, size) in kinds(tables) {
-        family.put(&[("kind", &kind)], size);
-    }
+    page.counter("meshd_mesh_events_total", "What happened in the mesh, by kinds.")
+        .put_each("kind", kinds(counters));
+    page.gauge("meshd_mesh_table_size", "How much of the mesh is remembered, by kinds.")
+        .put_each("kind", kinds(tables));
 }
 
 /// The numbers of a report, in snake case.
@@ -291,23 +274,15 @@ fn instances(page: &mut Exposition, report: &ControllerReport) {
     for ((kind, state), count) in instances {
         family.put(&[("type", kind), ("state", state)], count);
     }
-    let mut family = page.gauge("meshd_controller_capacity", "Capacity of a group.");
-    for group in &report.groups {
-        family.put(&[("group", &group.name)], group.capacity);
-    }
-    let mut family = page.gauge("meshd_controller_consumed", "Capacity of a group that is in use.");
-    for group in &report.groups {
-        family.put(&[("group", &group.name)], group.consumed);
-    }
-    let mut family = page.gauge("meshd_controller_instance_capacity", "Capacity of an instance.");
-    for node in &report.nodes {
-        family.put(&[("instance", &node.node)], node.capacity);
-    }
-    let mut family =
-        page.gauge("meshd_controller_instance_consumed", "Capacity of an instance that is in use.");
-    for node in &report.nodes {
-        family.put(&[("instance", &node.node)], node.consumed);
-    }
+    let (groups, nodes) = (&report.groups, &report.nodes);
+    page.gauge("meshd_controller_capacity", "Capacity of a group.")
+        .put_each("group", groups.iter().map(|group| (&group.name, group.capacity)));
+    page.gauge("meshd_controller_consumed", "Capacity of a group that is in use.")
+        .put_each("group", groups.iter().map(|group| (&group.name, group.consumed)));
+    page.gauge("meshd_controller_instance_capacity", "Capacity of an instance.")
+        .put_each("instance", nodes.iter().map(|node| (&node.node, node.capacity)));
+    page.gauge("meshd_controller_instance_consumed", "Capacity of an instance that is in use.")
+        .put_each("instance", nodes.iter().map(|node| (&node.node, node.consumed)));
 }
 
 #[cfg(test)]
