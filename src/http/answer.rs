@@ -12,7 +12,6 @@ use hyper::body::Frame;
 use serde::Serialize;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
-pub(super) const JSON: &str = "application/json";
 
 /// A body. An error in it cuts the connection, so that no client takes a part for the whole.
 pub(crate) type HttpBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -36,7 +35,7 @@ pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> HttpAnswer {
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
-    whole(status, JSON, line)
+    whole(status, "application/json", line)
 }
 
 /// One whose body comes piece by piece, as the client reads it.
