@@ -71,7 +71,8 @@ impl FromStr for AccessLevel {
 pub struct AccessToken {
     pub name: String,
     pub level: AccessLevel,
-    hash: [u8; SHA256_OUTPUT_LEN],
+    /// As it stands in the line, in lower case.
+    hash: String,
 }
 
 /// A file of tokens. It is read for each question, so that a change counts at once. All of this blocks.
@@ -110,8 +111,11 @@ impl AccessToken {
         }
         let level = level.parse().ok().filter(|level| *level != AccessLevel::None);
         let level = level.ok_or("has no level: read, operate or admin")?;
-        let hash = unhex(hash).ok_or("has no SHA-256 in hexadecimal digits")?;
-        if hash == digest(&SHA256, b"").as_ref() {
+        if hash.len() != 2 * SHA256_OUTPUT_LEN || !hash.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err("has no SHA-256 in hexadecimal digits");
+        }
+        let hash = hash.to_ascii_lowercase();
+        if hash == hash_of(b"") {
             return Err("has the hash of an empty token");
         }
         Ok(Self { name: name.to_owned(), level, hash })
@@ -120,8 +124,7 @@ impl AccessToken {
 
 impl fmt::Display for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ", self.name, self.level)?;
-        self.hash.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{} {} {}", self.name, self.level, self.hash)
     }
 }
 
@@ -162,8 +165,9 @@ impl AccessTokens {
     /// # Errors
     /// The file cannot be used.
     pub fn find(&self, shown: &[u8]) -> Result<Option<AccessToken>, AccessError> {
-        let shown = digest(&SHA256, shown);
-        let is_shown = |token: &AccessToken| verify_slices_are_equal(&token.hash, shown.as_ref()).is_ok();
+        let shown = hash_of(shown);
+        let is_shown =
+            |token: &AccessToken| verify_slices_are_equal(token.hash.as_bytes(), shown.as_bytes()).is_ok();
         let found = self.list()?.into_iter().fold(None, |found, token| match is_shown(&token) {
             true => Some(token),
             false => found,
@@ -196,9 +200,7 @@ impl AccessTokens {
             return Err(AccessError::Full);
         }
         let token = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-        let mut hash = [0; SHA256_OUTPUT_LEN];
-        hash.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-        tokens.push(AccessToken { name: name.to_owned(), level, hash });
+        tokens.push(AccessToken { name: name.to_owned(), level, hash: hash_of(token.as_bytes()) });
         self.write(&tokens)?;
         Ok(token)
     }
@@ -247,15 +249,8 @@ fn is_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_sign)
 }
 
-fn unhex(text: &str) -> Option<[u8; SHA256_OUTPUT_LEN]> {
-    let mut hash = [0; SHA256_OUTPUT_LEN];
-    if text.len() != 2 * hash.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (at, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(hash)
+fn hash_of(token: &[u8]) -> String {
+    digest(&SHA256, token).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
