@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::json;
 
 use super::exit::{Exit, Failure};
@@ -18,8 +18,13 @@ const COLUMNS: &[Column<AccessToken>] =
 #[derive(Debug, Subcommand)]
 pub(super) enum WebVerb {
     /// Tokens with which browsers and programs sign in
-    #[command(subcommand)]
-    Token(TokenVerb),
+    Token {
+        #[command(subcommand)]
+        verb: TokenVerb,
+        /// The file that the directive web names as its tokens
+        #[arg(long, value_name = "FILE", default_value = "/etc/meshd/web.tokens", global = true)]
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -31,30 +36,17 @@ pub(super) enum TokenVerb {
         /// What it allows, if the directive web allows as much: read, operate or admin
         #[arg(long, default_value = "read", value_parser = level)]
         level: AccessLevel,
-        #[command(flatten)]
-        file: TokenFile,
     },
     /// List them, without what is secret
     List {
         #[command(flatten)]
         layout: Layout,
-        #[command(flatten)]
-        file: TokenFile,
     },
     /// Remove one, and end the sessions that were begun with it
     Remove {
         /// Its name
         name: String,
-        #[command(flatten)]
-        file: TokenFile,
     },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct TokenFile {
-    /// The file that the directive web names as its tokens
-    #[arg(long, value_name = "FILE", default_value = "/etc/meshd/web.tokens")]
-    file: PathBuf,
 }
 
 fn level(text: &str) -> Result<AccessLevel, String> {
@@ -64,25 +56,26 @@ fn level(text: &str) -> Result<AccessLevel, String> {
 
 impl WebVerb {
     pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
-        let Self::Token(verb) = self;
-        verb.run(output).map(|()| Exit::Success)
+        let Self::Token { verb, file } = self;
+        verb.run(file, output).map(|()| Exit::Success)
     }
 }
 
 impl TokenVerb {
-    fn run(self, output: Output) -> Result<(), Failure> {
+    fn run(self, file: PathBuf, output: Output) -> Result<(), Failure> {
         let failed = |error: AccessError| Failure::new(Exit::Failed, error.to_string());
+        let tokens = AccessTokens::new(file.clone());
         match self {
-            Self::Add { name, level, file } => {
-                let token = AccessTokens::new(file.file).add(&name, level).map_err(failed)?;
+            Self::Add { name, level } => {
+                let token = tokens.add(&name, level).map_err(failed)?;
                 if output.json {
                     return output.value(&json!({"name": name, "level": level, "token": token}));
                 }
                 output.note(&format!("The token of {name} for the level {level}. It is not shown again:"));
                 output.line(&token)
             }
-            Self::List { layout, file } => {
-                let tokens = AccessTokens::new(file.file).list().map_err(failed)?;
+            Self::List { layout } => {
+                let tokens = tokens.list().map_err(failed)?;
                 let shown: Vec<_> =
                     tokens.iter().map(|one| json!({"name": one.name, "level": one.level})).collect();
                 if output.json {
@@ -90,10 +83,9 @@ impl TokenVerb {
                 }
                 output.list("tokens", &tokens, COLUMNS, layout)
             }
-            Self::Remove { name, file } => {
-                let tokens = AccessTokens::new(file.file.clone());
+            Self::Remove { name } => {
                 if !tokens.remove(&name).map_err(failed)? {
-                    let message = format!("{} has no token {name}", file.file.display());
+                    let message = format!("{} has no token {name}", file.display());
                     return Err(Failure::new(Exit::Failed, message));
                 }
                 if output.json {
