@@ -1,5 +1,5 @@
 //! What the API asks of the controller: lists, jobs, their output and events, changes, and new jobs, whose payload goes to the
-//! work engine as it comes. Owns how paths, queries and bodies become operations, and what of the answers is not for everybody.
+//! work engine as it comes. Owns how arguments and bodies become operations, and what of the answers is not for everybody.
 
 use std::io;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use super::{ApiRequest, StreamPlace, Web, public, small};
 use crate::control::OperationStream;
 use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::operation::{self, Operation};
+use crate::rpc::report::{JobKind, JobState};
 use crate::rpc::request::SubmitRequest;
 use crate::tls::AccessLevel;
 use crate::work::jobs::CONTROLLER;
@@ -42,8 +43,8 @@ const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
 pub(super) const NDJSON: &str = "application/x-ndjson";
 
 pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
-    ("state", ParameterKind::States),
-    ("kind", ParameterKind::Kinds),
+    ("state", ParameterKind::many::<JobState>()),
+    ("kind", ParameterKind::many::<JobKind>()),
     ("name", ParameterKind::Text),
     ("group", ParameterKind::Text),
     ("node", ParameterKind::Text),
@@ -80,8 +81,9 @@ pub(super) struct Again {
 }
 
 impl Web {
-    /// A list, of which somebody without a level sees less.
-    pub(super) async fn list(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+    /// What the controller answers, of which somebody without a level sees less. A body says nothing here.
+    pub(super) async fn operate(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+        let _ignored = small(asked.body).await?;
         let (mut answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
         if asked.visitor.level < AccessLevel::Read {
             public::reduce(&mut answer);
@@ -89,38 +91,14 @@ impl Web {
         Ok(answer::json(StatusCode::OK, &answer))
     }
 
-    /// One job: a look or a change.
-    pub(super) async fn of_job(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
-        let arguments = job(&asked.word)?;
-        self.carry_out(asked, op, arguments).await
-    }
-
-    pub(super) async fn of_instance(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
-        let arguments = Map::from_iter([("name".to_owned(), Value::from(asked.word.as_str()))]);
-        self.carry_out(asked, op, arguments).await
-    }
-
-    /// Whatever its body says, if it has one.
-    async fn carry_out(
-        &self,
-        asked: ApiRequest,
-        op: &str,
-        arguments: Map<String, Value>,
-    ) -> Result<HttpAnswer, ApiRefusal> {
-        let _ignored = small(asked.body).await?;
-        let (answer, _) = self.ask(&asked.visitor, op, arguments).await?;
-        Ok(answer::json(StatusCode::OK, &answer))
-    }
-
     pub(super) async fn rerun(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
-        let ApiRequest { visitor, word, body, .. } = asked;
+        let ApiRequest { visitor, mut arguments, body, .. } = asked;
         let body = small(body).await?;
         // An object, not the list that would do as well.
         let given = if body.is_empty() { Ok(Map::new()) } else { serde_json::from_slice(&body) };
         let again = given.and_then(|given| serde_json::from_value(Value::Object(given)));
         let Again { failed_hosts } =
             again.map_err(|_| ApiRefusal::bad("the body is {\"failed_hosts\": true}"))?;
-        let mut arguments = job(&word)?;
         arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
         let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
         Ok(answer::json(StatusCode::OK, &answer))
@@ -129,7 +107,7 @@ impl Web {
     /// Bytes as the runner wrote them.
     pub(super) async fn output(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let place = self.place(&asked.visitor)?;
-        let (answer, rest) = self.stream(&asked, "job.output").await?;
+        let (answer, rest) = self.stream(&asked.visitor, "job.output", asked.arguments).await?;
         let missing = match answer {
             operation::Answer::ReadOutput(begins) => begins.missing,
             _ => None,
@@ -143,18 +121,17 @@ impl Web {
 
     pub(super) async fn job_events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let place = self.place(&asked.visitor)?;
-        let (_, rest) = self.stream(&asked, "job.events").await?;
+        let (_, rest) = self.stream(&asked.visitor, "job.events", asked.arguments).await?;
         Ok(self.follow(asked.visitor, place, NDJSON, rest, Bytes::new()))
     }
 
     async fn stream(
         &self,
-        asked: &ApiRequest,
+        visitor: &Visitor,
         op: &str,
+        arguments: Map<String, Value>,
     ) -> Result<(operation::Answer, Box<dyn OperationStream>), ApiRefusal> {
-        let mut arguments = asked.arguments.clone();
-        arguments.extend(job(&asked.word)?);
-        let (answer, rest) = self.ask(&asked.visitor, op, arguments).await?;
+        let (answer, rest) = self.ask(visitor, op, arguments).await?;
         Ok((answer, rest.ok_or_else(|| ApiRefusal::new(Code::Refused, "nothing follows"))?))
     }
 
@@ -298,13 +275,6 @@ impl From<WorkError> for ApiRefusal {
     fn from(error: WorkError) -> Self {
         Self::new(Code::Refused, error.to_string())
     }
-}
-
-/// The job of a path.
-fn job(word: &str) -> Result<Map<String, Value>, ApiRefusal> {
-    let id = word.parse::<i64>().ok().filter(|id| *id > 0 && !word.starts_with('+'));
-    let id = id.ok_or_else(|| ApiRefusal::new(Code::NotFound, "a job is called by its number"))?;
-    Ok(Map::from_iter([("id".to_owned(), Value::from(id))]))
 }
 
 async fn drain(body: &mut Incoming) {

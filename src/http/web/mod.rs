@@ -102,9 +102,7 @@ struct ApiRequest {
     visitor: Visitor,
     client: Arc<HttpClient>,
     called: Authority,
-    /// Of the path, what is different in each.
-    word: String,
-    /// What stands behind its `?`.
+    /// What its path says, and what stands behind the `?`.
     arguments: Map<String, Value>,
     headers: HeaderMap,
     body: Incoming,
@@ -175,7 +173,7 @@ impl Web {
     ) -> Result<HttpAnswer, ApiRefusal> {
         let (head, body) = request.into_parts();
         let called = self.hosts.called(&client, &head)?;
-        let (route, word) = routes::find(&head.method, head.uri.path())?;
+        let (route, mut arguments) = routes::find(&head.method, head.uri.path())?;
         // Links lead to the page from anywhere, but nothing of another site asks its API.
         if route.needs != Needs::Nothing && only(&head.headers, &FETCH_SITE) == Some("cross-site") {
             return Err(ApiRefusal::new(Code::Forbidden, "Sec-Fetch-Site: a page of another site asks"));
@@ -190,11 +188,10 @@ impl Web {
         if route.is_change() {
             self.gate.check_form(&visitor, &head.headers, &called, &client)?;
         }
-        let arguments = match route.needs {
-            Needs::Nothing => Map::new(),
-            _ => query::arguments(head.uri.query().unwrap_or_default(), route.query)?,
-        };
-        let asked = ApiRequest { visitor, client, called, word, arguments, headers: head.headers, body };
+        if route.needs != Needs::Nothing {
+            arguments.extend(query::arguments(head.uri.query().unwrap_or_default(), route.query)?);
+        }
+        let asked = ApiRequest { visitor, client, called, arguments, headers: head.headers, body };
         (route.answer)(self, asked).await
     }
 

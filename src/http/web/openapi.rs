@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::refusal::ErrorReport;
-use super::routes::{self, Needs, Route, WORDS};
+use super::routes::{self, Needs, Route};
 
 /// What a request takes, or is answered with.
 pub(super) enum ApiContent {
@@ -64,8 +64,7 @@ fn operation(route: &Route, taken: &mut SchemaGenerator, given: &mut SchemaGener
         .iter()
         .map(|(name, kind)| json!({"name": name, "in": "query", "schema": kind.schema(taken)}))
         .collect();
-    let word = routes::parts(route.path).map(|(_, word, _)| word);
-    for (name, kind) in WORDS.iter().filter(|(name, _)| word == Some(name)) {
+    if let Some((name, kind)) = routes::parameter(route.path) {
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": kind.schema(taken)}));
     }
     let (security, level) = match route.needs {

@@ -1,11 +1,10 @@
-//! What stands behind the `?` of a path, as the arguments of an operation: what may stand there, also for the description of the
-//! API. What the arguments mean is `rpc`'s to say.
+//! What stands in a path and behind its `?`, as the arguments of an operation: what may stand there, also for the description of
+//! the API. What the arguments mean is `rpc`'s to say.
 
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 use super::refusal::ApiRefusal;
-use crate::rpc::report::{JobKind, JobState};
 
 /// How a parameter becomes an argument.
 #[derive(Debug, Clone, Copy)]
@@ -17,10 +16,8 @@ pub(super) enum ParameterKind {
     Number(i64, i64),
     /// `true` or `false`.
     Flag,
-    /// Any number of states of jobs.
-    States,
-    /// Any number of kinds of jobs.
-    Kinds,
+    /// Any number of names, of which JSON says this.
+    Many(fn(&mut SchemaGenerator) -> Schema),
 }
 
 impl ParameterKind {
@@ -29,6 +26,11 @@ impl ParameterKind {
     /// A place in a stream of bytes, or of events.
     pub(super) const PLACE: Self = Self::Number(0, i64::MAX);
 
+    /// Any number of names of that type.
+    pub(super) const fn many<T: JsonSchema>() -> Self {
+        Self::Many(SchemaGenerator::subschema_for::<T>)
+    }
+
     /// What JSON says of it.
     pub(super) fn schema(self, schemas: &mut SchemaGenerator) -> Schema {
         match self {
@@ -36,8 +38,26 @@ impl ParameterKind {
             Self::Time => json_schema!({"type": "string", "format": "date-time"}),
             Self::Number(least, most) => json_schema!({"type": "integer", "minimum": least, "maximum": most}),
             Self::Flag => json_schema!({"type": "boolean"}),
-            Self::States => json_schema!({"type": "array", "items": schemas.subschema_for::<JobState>()}),
-            Self::Kinds => json_schema!({"type": "array", "items": schemas.subschema_for::<JobKind>()}),
+            Self::Many(of) => json_schema!({"type": "array", "items": of(schemas)}),
+        }
+    }
+
+    /// The argument that a text stands for.
+    ///
+    /// # Errors
+    /// What it has to be instead.
+    pub(super) fn read(self, text: &str) -> Result<Value, String> {
+        match self {
+            Self::Text | Self::Time | Self::Many(_) => Ok(Value::from(text)),
+            Self::Flag => text.parse::<bool>().map(Value::from).map_err(|_| "true or false".to_owned()),
+            Self::Number(least, most) => {
+                let number = text.parse::<i64>().ok().filter(|_| !text.starts_with('+'));
+                let number = number.filter(|number| (least..=most).contains(number));
+                number.map(Value::from).ok_or_else(|| match most {
+                    i64::MAX => format!("a whole number from {least}"),
+                    _ => format!("a whole number {least} to {most}"),
+                })
+            }
         }
     }
 }
@@ -51,34 +71,20 @@ pub(super) fn arguments(
     known: &[(&str, ParameterKind)],
 ) -> Result<Map<String, Value>, ApiRefusal> {
     let mut arguments = Map::new();
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (name, text) in form_urlencoded::parse(query.as_bytes()) {
         let Some((_, kind)) = known.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(ApiRefusal::bad(format!("there is no parameter {name}, but {names}")));
         };
-        let wrong = |wanted: String| ApiRefusal::bad(format!("{name}: it is {wanted}"));
-        let value = match kind {
-            ParameterKind::Text | ParameterKind::Time | ParameterKind::States | ParameterKind::Kinds => {
-                Value::from(value)
-            }
-            ParameterKind::Number(least, most) => {
-                let number = value.parse::<i64>().ok().filter(|number| (*least..=*most).contains(number));
-                let range =
-                    || if *most == i64::MAX { format!("from {least}") } else { format!("{least} to {most}") };
-                Value::from(number.ok_or_else(|| wrong(format!("a whole number {}", range())))?)
-            }
-            ParameterKind::Flag => {
-                Value::from(value.parse::<bool>().map_err(|_| wrong("true or false".to_owned()))?)
-            }
-        };
+        let value = kind.read(&text).map_err(|wanted| ApiRefusal::bad(format!("{name}: it is {wanted}")))?;
         match (kind, arguments.get_mut(&*name)) {
-            (ParameterKind::States | ParameterKind::Kinds, Some(Value::Array(all))) => all.push(value),
-            (ParameterKind::States | ParameterKind::Kinds, _) => {
+            (ParameterKind::Many(_), Some(Value::Array(all))) => all.push(value),
+            (_, Some(_)) => return Err(ApiRefusal::bad(format!("{name}: it stands twice"))),
+            (ParameterKind::Many(_), None) => {
                 _ = arguments.insert(name.into_owned(), Value::Array(vec![value]))
             }
             (_, None) => _ = arguments.insert(name.into_owned(), value),
-            (_, Some(_)) => return Err(ApiRefusal::bad(format!("{name}: it stands twice"))),
         }
     }
     Ok(arguments)
@@ -93,7 +99,7 @@ mod tests {
     #[test]
     fn parameters_become_arguments_or_are_refused_by_name() {
         let known = [
-            ("state", ParameterKind::States),
+            ("state", ParameterKind::many::<String>()),
             ("name", ParameterKind::Text),
             ("limit", ParameterKind::Number(1, 9)),
             ("follow", ParameterKind::Flag),

@@ -59,8 +59,7 @@ impl Route {
 }
 
 /// What may stand for a word of a path.
-pub(super) const WORDS: [(&str, ParameterKind); 2] =
-    [("id", ParameterKind::ID), ("name", ParameterKind::Text)];
+const WORDS: [(&str, ParameterKind); 2] = [("id", ParameterKind::ID), ("name", ParameterKind::Text)];
 
 const READ: Needs = Needs::Level(AccessLevel::Read);
 const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
@@ -87,7 +86,7 @@ routes! {
     GET "/" Needs::Nothing, "The page", &[], NOTHING => ApiContent::Bytes("text/html"),
         |_web, asked| page::file(None, &asked.headers);
     GET "/page/{name}" Needs::Nothing, "A file of the page", &[], NOTHING => ApiContent::Bytes("*/*"),
-        |_web, asked| page::file(Some(&asked.word), &asked.headers);
+        |_web, asked| page::file(asked.arguments.get("name").and_then(Value::as_str), &asked.headers);
     GET "/api/v1/openapi.json" Needs::Anybody, "This description", &[], NOTHING => json_of::<Map<String, Value>>(),
         |web, _asked| Ok(web.description());
     GET "/api/v1/session" Needs::Anybody, "Who asks", &[], NOTHING => json_of::<SessionReport<'_>>(),
@@ -103,15 +102,15 @@ routes! {
     GET "/api/v1/links" Needs::Presence, "The links of the mesh", &[], NOTHING => json_of::<MeshLinks>(),
         |web, _asked| Ok(web.links().await);
     GET "/api/v1/instances" Needs::Presence, "Nodes that run jobs", &[], NOTHING => json_of::<Instances>(),
-        |web, asked| web.list(asked, "instance.list").await;
+        |web, asked| web.operate(asked, "instance.list").await;
     GET "/api/v1/groups" Needs::Presence, "Groups of instances", &[], NOTHING => json_of::<Groups>(),
-        |web, asked| web.list(asked, "group.list").await;
+        |web, asked| web.operate(asked, "group.list").await;
     GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
-        |web, asked| web.list(asked, "job.list").await;
+        |web, asked| web.operate(asked, "job.list").await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
-        |web, asked| web.of_job(asked, "job.get").await;
+        |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
-        |web, asked| web.of_job(asked, "job.explain").await;
+        |web, asked| web.operate(asked, "job.explain").await;
     GET "/api/v1/jobs/{id}/output" READ, "The output of a job", OF_OUTPUT, NOTHING => ApiContent::Bytes("text/plain"),
         |web, asked| web.output(asked).await;
     GET "/api/v1/jobs/{id}/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => ApiContent::Bytes(NDJSON),
@@ -123,13 +122,13 @@ routes! {
     POST "/api/v1/jobs" OPERATE, "The new job", &[], ApiContent::Bytes(BYTES) => json_of::<NewJob>(),
         |web, asked| web.submit(asked).await;
     POST "/api/v1/jobs/{id}/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
-        |web, asked| web.of_job(asked, "job.cancel").await;
+        |web, asked| web.operate(asked, "job.cancel").await;
     POST "/api/v1/jobs/{id}/rerun" OPERATE, "The new job", &[], json_of::<Again>() => json_of::<JobDetail>(),
         |web, asked| web.rerun(asked).await;
     POST "/api/v1/instances/{name}/enable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
-        |web, asked| web.of_instance(asked, "instance.enable").await;
+        |web, asked| web.operate(asked, "instance.enable").await;
     POST "/api/v1/instances/{name}/disable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
-        |web, asked| web.of_instance(asked, "instance.disable").await;
+        |web, asked| web.operate(asked, "instance.disable").await;
 }
 
 /// All of them.
@@ -137,11 +136,12 @@ pub(super) fn all() -> &'static [Route] {
     &ROUTES
 }
 
-/// The route of a request, and the word in its place. Paths are taken as they are written; only that word is decoded, once.
+/// The route of a request, and the argument in its path. Paths are taken as they are written; only the word in the place of the
+/// braces is decoded, once.
 ///
 /// # Errors
 /// There is none, or not by this method.
-pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, String), ApiRefusal> {
+pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Map<String, Value>), ApiRefusal> {
     let method = if *method == Method::HEAD { &Method::GET } else { method };
     let here: Vec<(&Route, &str)> =
         ROUTES.iter().filter_map(|route| Some((route, word(route.path, path)?))).collect();
@@ -157,12 +157,24 @@ pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Strin
         };
         return Err(ApiRefusal::new(Code::MethodNotAllowed(allowed), format!("only {allowed}")));
     };
-    let word = percent_decode_str(word).decode_utf8().map_err(|_| ApiRefusal::bad("the path is no UTF-8"))?;
-    Ok((route, word.into_owned()))
+    let mut arguments = Map::new();
+    if let Some((name, kind)) = parameter(route.path) {
+        let word =
+            percent_decode_str(word).decode_utf8().map_err(|_| ApiRefusal::bad("the path is no UTF-8"))?;
+        let wrong = |wanted| ApiRefusal::new(Code::NotFound, format!("{name}: it is {wanted}"));
+        arguments.insert(name.to_owned(), kind.read(&word).map_err(wrong)?);
+    }
+    Ok((route, arguments))
+}
+
+/// The parameter in a path, if it has one.
+pub(super) fn parameter(pattern: &'static str) -> Option<(&'static str, ParameterKind)> {
+    let (_, name, _) = parts(pattern)?;
+    WORDS.into_iter().find(|(word, _)| *word == name)
 }
 
 /// What stands before the braces of a pattern, in them and behind them, if it has some.
-pub(super) fn parts(pattern: &'static str) -> Option<(&'static str, &'static str, &'static str)> {
+fn parts(pattern: &'static str) -> Option<(&'static str, &'static str, &'static str)> {
     let (before, rest) = pattern.split_once('{')?;
     let (name, after) = rest.split_once('}')?;
     Some((before, name, after))
@@ -179,15 +191,18 @@ fn word<'a>(pattern: &'static str, path: &'a str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_path_is_itself_or_nothing() {
-        let found = |path: &str| find(&Method::GET, path).map(|(route, word)| (route.path, word)).ok();
-        assert_eq!(found("/"), Some(("/", String::new())));
-        assert_eq!(found("/page/app.js").unwrap().1, "app.js");
-        assert_eq!(found("/api/v1/jobs/7/output"), Some(("/api/v1/jobs/{id}/output", "7".to_owned())));
-        assert_eq!(find(&Method::POST, "/api/v1/instances/a%2Fb/enable").ok().unwrap().1, "a/b");
+        let found =
+            |path: &str| find(&Method::GET, path).map(|(route, found)| (route.path, Value::from(found))).ok();
+        assert_eq!(found("/"), Some(("/", json!({}))));
+        assert_eq!(found("/page/app.js").unwrap().1, json!({"name": "app.js"}));
+        assert_eq!(found("/api/v1/jobs/7/output"), Some(("/api/v1/jobs/{id}/output", json!({"id": 7}))));
+        assert_eq!(find(&Method::POST, "/api/v1/instances/a%2Fb/enable").ok().unwrap().1["name"], "a/b");
         for path in [
             "",
             "//",
@@ -203,6 +218,10 @@ mod tests {
             "/page/../page",
             "/page/a/b",
             "/api/v1/jobs/7/8/output",
+            "/api/v1/jobs/x",
+            "/api/v1/jobs/0",
+            "/api/v1/jobs/+7",
+            "/api/v1/jobs/9223372036854775808",
             "*",
         ] {
             assert_eq!(found(path), None, "{path}");
