@@ -11,6 +11,7 @@ use clap::Args;
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::status;
+use crate::rpc::report::events::nodes;
 use crate::rpc::report::node::{NodeReport, Section};
 use crate::rpc::request::Request;
 use layout::{Places, label};
@@ -35,8 +36,8 @@ struct Picture {
     /// The node that was asked.
     own: String,
     nodes: BTreeSet<String>,
-    /// Both ends, the lesser name first, with the cost and whether both of them say that the link is there.
-    links: BTreeMap<(String, String), (f64, bool)>,
+    /// Both ends, the lesser name first, with the cost that each of them says.
+    links: BTreeMap<(String, String), [Option<f64>; 2]>,
 }
 
 impl Graph {
@@ -56,24 +57,18 @@ impl Graph {
 
 impl Picture {
     fn of(report: &NodeReport) -> Self {
-        let mut picture = Self { own: report.node_id.clone().unwrap_or_default(), ..Self::default() };
-        picture.nodes.insert(picture.own.clone());
-        picture.nodes.extend(report.routing_table.iter().flat_map(|routes| routes.keys().cloned()));
-        for (from, links) in report.known_connection_costs.iter().flatten() {
-            for (to, cost) in links {
-                picture.nodes.extend([from.clone(), to.clone()]);
-                let ends = if from < to { (from.clone(), to.clone()) } else { (to.clone(), from.clone()) };
-                let link = picture.links.entry(ends).and_modify(|link| link.1 = true);
-                link.or_insert((cost.get(), false));
-            }
-        }
-        picture
+        let (own, links) = (report.node_id.clone().unwrap_or_default(), report.link_costs());
+        let mut nodes = nodes(report);
+        nodes.extend(links.keys().flat_map(|(a, b)| [a.clone(), b.clone()]));
+        Self { own, nodes, links }
     }
 
     /// Each link with its cost, if it is not the usual one, and whether one end alone knows it.
     fn links(&self) -> impl Iterator<Item = (&str, &str, Option<f64>, bool)> {
-        let usual = |cost: f64| Some(cost).filter(|cost| (cost - 1.0).abs() > f64::EPSILON);
-        self.links.iter().map(move |((a, b), (cost, both))| (a.as_str(), b.as_str(), usual(*cost), !both))
+        self.links.iter().map(|((a, b), [cost_ab, cost_ba])| {
+            let cost = cost_ab.or(*cost_ba).filter(|cost| (cost - 1.0).abs() > f64::EPSILON);
+            (a.as_str(), b.as_str(), cost, cost_ab.is_none() || cost_ba.is_none())
+        })
     }
 
     fn dot(&self) -> String {

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Web;
 use crate::control::{Context, far_links};
 use crate::http::answer::{self, HttpAnswer};
-use crate::rpc::report::node::LinkReport;
+use crate::rpc::report::node::{LinkReport, Section, ends};
 
 /// How often other nodes are asked, and for how long after the last look.
 const ASK: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ pub(crate) struct MeshNode {
 }
 
 /// A link, with the lesser name first.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct MeshLink {
     a: String,
     b: String,
@@ -144,41 +144,29 @@ impl Web {
     }
 
     pub(super) async fn links(&self) -> HttpAnswer {
-        let (own, mesh) = (self.context.node.id().as_str(), self.context.node.status().await);
-        let mut links = BTreeMap::new();
-        for (from, ends) in mesh.known_connection_costs.iter() {
-            for (to, cost) in ends.iter() {
-                let link = link(&mut links, from.as_str(), to.as_str());
-                let side = if from < to { &mut link.cost_ab } else { &mut link.cost_ba };
-                *side = Some(cost.get());
-            }
-        }
-        let own_links = self.context.node.links().await.into_iter().map(LinkReport::from).collect();
+        let own = self.context.node.id().to_string();
+        let mesh = self.context.observer.report(&[Section::Costs, Section::Links]).await;
+        let new = |(a, b): &(String, String), [cost_ab, cost_ba]: [Option<f64>; 2]| {
+            let (a, b) = (a.clone(), b.clone());
+            MeshLink { a, b, cost_ab, cost_ba, figures: Vec::new() }
+        };
+        let costs = mesh.link_costs().into_iter();
+        let mut links: BTreeMap<_, _> =
+            costs.map(|(ends, costs)| (ends.clone(), new(&ends, costs))).collect();
         let mut said = self.far_links.look();
-        said.insert(own.to_owned(), (Timestamp::now(), own_links));
+        said.insert(own.clone(), (Timestamp::now(), mesh.links.unwrap_or_default()));
         for (from, (asked, reports)) in said {
             for report in reports {
+                let ends = ends(&from, &report.node_id);
                 // What another node says may be older than what is known of the mesh.
-                let is_known = from == own || links.contains_key(&ends(&from, &report.node_id));
-                if is_known {
-                    let link = link(&mut links, &from, &report.node_id);
+                if from == own || links.contains_key(&ends) {
+                    let link = links.entry(ends).or_insert_with_key(|ends| new(ends, [None; 2]));
                     link.figures.push(LinkFigures::new(from.clone(), asked, report));
                 }
             }
         }
         answer::json(StatusCode::OK, &MeshLinks { links: links.into_values().collect() })
     }
-}
-
-fn ends(one: &str, other: &str) -> (String, String) {
-    (one.min(other).to_owned(), one.max(other).to_owned())
-}
-
-/// The link between two nodes, which is there from now on.
-fn link<'a>(links: &'a mut BTreeMap<(String, String), MeshLink>, one: &str, other: &str) -> &'a mut MeshLink {
-    let (a, b) = ends(one, other);
-    let new = || MeshLink { a: a.clone(), b: b.clone(), ..MeshLink::default() };
-    links.entry((a.clone(), b.clone())).or_insert_with(new)
 }
 
 impl LinkFigures {

@@ -125,13 +125,6 @@ impl Snapshot {
     pub const JOBS: u32 = 200;
 }
 
-/// The links of the whole mesh, each with the lesser name first.
-pub fn links(mesh: &NodeReport) -> BTreeSet<(String, String)> {
-    let from = mesh.known_connection_costs.iter().flatten();
-    let links = from.flat_map(|(one, links)| links.keys().map(move |other| (one, other)));
-    links.map(|(one, other)| (one.min(other).clone(), one.max(other).clone())).collect()
-}
-
 /// The nodes that can be reached, the node itself included.
 pub fn nodes(mesh: &NodeReport) -> BTreeSet<String> {
     mesh.routing_table.iter().flat_map(|routes| routes.keys().cloned()).chain(mesh.node_id.clone()).collect()
@@ -140,7 +133,8 @@ pub fn nodes(mesh: &NodeReport) -> BTreeSet<String> {
 /// What is otherwise in the later of two snapshots, numbered from `seq`.
 pub fn diff(before: &Snapshot, after: &Snapshot, seq: u64) -> Vec<MeshEvent> {
     let mut told = NewEvents { time: after.time, seq, events: Vec::new() };
-    let (old, new) = (links(&before.mesh), links(&after.mesh));
+    let links = |snapshot: &Snapshot| snapshot.mesh.link_costs().into_keys().collect::<BTreeSet<_>>();
+    let (old, new) = (links(before), links(after));
     for (ends, kind) in changes(&old, &new, EventKind::LinkDown, EventKind::LinkUp) {
         told.tell(&ends.0, kind, |event| event.peer = Some(ends.1.clone()));
     }

@@ -100,6 +100,24 @@ pub struct NodeReport {
     pub extra: BTreeMap<String, Value>,
 }
 
+impl NodeReport {
+    /// The links of the mesh by their [`ends`], with what each of the two says that the link costs.
+    pub fn link_costs(&self) -> BTreeMap<(String, String), [Option<f64>; 2]> {
+        let mut links = BTreeMap::<_, [_; 2]>::new();
+        for (from, costs) in self.known_connection_costs.iter().flatten() {
+            for (to, cost) in costs {
+                links.entry(ends(from, to)).or_default()[usize::from(from > to)] = Some(cost.get());
+            }
+        }
+        links
+    }
+}
+
+/// The ends of a link, the lesser name first.
+pub fn ends(one: &str, other: &str) -> (String, String) {
+    (one.min(other).to_owned(), one.max(other).to_owned())
+}
+
 /// A certificate of the node that has expired, or does so within 30 days.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
