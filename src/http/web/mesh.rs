@@ -1,5 +1,5 @@
-//! The mesh for the page: its nodes and its links. What this node knows is told at once; figures of other nodes' links are asked
-//! from them every now and then, while somebody looks.
+//! The mesh for the page: its nodes and its links. What this node knows is told at once; a look at figures of other nodes' links
+//! has these nodes asked, for the next look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Web;
@@ -19,16 +19,15 @@ use crate::control::{Context, far_links};
 use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::report::node::{LinkReport, Section, ends};
 
-/// How often other nodes are asked, and for how long after the last look.
-const ASK: Duration = Duration::from_secs(30);
-const LOOKED: Duration = Duration::from_secs(60);
+/// How long after the last round a look begins another one: less than a page waits between two looks.
+const ASK: Duration = Duration::from_secs(25);
 /// Nodes that are asked at a time, and how long each may take.
 const AT_ONCE: usize = 8;
 const WITHIN: Duration = Duration::from_secs(10);
 /// Links of one node that are shown with figures.
 const MOST_LINKS: usize = 256;
-/// A node that has said nothing is asked each so many rounds: those of receptor never do.
-const SILENT: u32 = 10;
+/// How long an answer is kept. A node that has said nothing is not asked again before: those of receptor never do.
+const KEPT: Duration = Duration::from_secs(300);
 
 /// All nodes of the mesh.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -84,23 +83,24 @@ pub(crate) struct LinkFigures {
     asked: Timestamp,
 }
 
-/// What nodes have said of their links, and when. Its task ends with it.
+/// What nodes have said of their links. A round of questions ends with it.
 pub(super) struct FarLinks {
     shared: Arc<SharedLinks>,
-    task: Mutex<Option<AbortOnDropHandle<()>>>,
+    round: Mutex<Option<(Instant, AbortOnDropHandle<()>)>>,
 }
 
 struct SharedLinks {
     context: Context,
     // A lock and no task: held for a copy or an entry alone.
-    state: Mutex<LinksState>,
+    said: Mutex<BTreeMap<String, FarAnswer>>,
 }
 
-#[derive(Default)]
-struct LinksState {
-    said: BTreeMap<String, (Timestamp, Vec<LinkReport>)>,
-    looked: Option<Instant>,
-    is_running: bool,
+/// A node's answer, or that there was none.
+#[derive(Clone)]
+struct FarAnswer {
+    at: Instant,
+    asked: Timestamp,
+    links: Option<Vec<LinkReport>>,
 }
 
 impl Web {
@@ -154,9 +154,10 @@ impl Web {
         let mut links: BTreeMap<_, _> =
             costs.map(|(ends, costs)| (ends.clone(), new(&ends, costs))).collect();
         let mut said = self.far_links.look();
-        said.insert(own.clone(), (Timestamp::now(), mesh.links.unwrap_or_default()));
-        for (from, (asked, reports)) in said {
-            for report in reports {
+        let (at, asked) = (Instant::now(), Timestamp::now());
+        said.insert(own.clone(), FarAnswer { at, asked, links: mesh.links });
+        for (from, FarAnswer { asked, links: reports, .. }) in said {
+            for report in reports.into_iter().flatten() {
                 let ends = ends(&from, &report.node_id);
                 // What another node says may be older than what is known of the mesh.
                 if from == own || links.contains_key(&ends) {
@@ -179,53 +180,37 @@ impl LinkFigures {
 
 impl FarLinks {
     pub(super) fn new(context: &Context) -> Self {
-        let shared = Arc::new(SharedLinks { context: context.clone(), state: Mutex::default() });
-        Self { shared, task: Mutex::default() }
+        let shared = Arc::new(SharedLinks { context: context.clone(), said: Mutex::default() });
+        Self { shared, round: Mutex::default() }
     }
 
-    /// What the others have said. They are asked for a while from now on.
-    fn look(&self) -> BTreeMap<String, (Timestamp, Vec<LinkReport>)> {
-        let mut state = self.shared.state.lock();
-        state.looked = Some(Instant::now());
-        if !std::mem::replace(&mut state.is_running, true) {
-            let run = tokio::spawn(self.shared.clone().run());
-            *self.task.lock() = Some(AbortOnDropHandle::new(run));
+    /// What the others have said. Who looks has them asked for the next look.
+    fn look(&self) -> BTreeMap<String, FarAnswer> {
+        let mut round = self.round.lock();
+        if round.as_ref().is_none_or(|(begun, task)| task.is_finished() && begun.elapsed() >= ASK) {
+            let asking = tokio::spawn(self.shared.clone().ask_all());
+            *round = Some((Instant::now(), AbortOnDropHandle::new(asking)));
         }
-        state.said.clone()
+        let mut said = self.shared.said.lock();
+        said.retain(|_, answer| answer.at.elapsed() < KEPT);
+        said.clone()
     }
 }
 
 impl SharedLinks {
-    async fn run(self: Arc<Self>) {
-        let mut silent = BTreeMap::<String, u32>::new();
-        for round in 0_u32.. {
-            let mesh = self.context.node.status().await;
-            let nodes: BTreeSet<String> = mesh.routing_table.keys().map(ToString::to_string).collect();
-            self.state.lock().said.retain(|node, _| nodes.contains(node));
-            silent.retain(|node, _| nodes.contains(node));
-            let is_due = |node: &String| silent.get(node).is_none_or(|since| round - since >= SILENT);
-            let due: Vec<String> = nodes.into_iter().filter(is_due).collect();
-            let mut answers = stream::iter(due).map(|node| self.ask(node)).buffer_unordered(AT_ONCE);
-            while let Some((node, said)) = answers.next().await {
-                let mut state = self.state.lock();
-                match said {
-                    Some(links) => {
-                        silent.remove(&node);
-                        state.said.insert(node, (Timestamp::now(), links));
-                    }
-                    None => {
-                        state.said.remove(&node);
-                        silent.insert(node, round);
-                    }
-                }
-            }
-            drop(answers);
-            sleep(ASK).await;
-            let mut state = self.state.lock();
-            if state.looked.is_none_or(|looked| looked.elapsed() > LOOKED) {
-                *state = LinksState::default();
-                return;
-            }
+    async fn ask_all(self: Arc<Self>) {
+        let mesh = self.context.node.status().await;
+        let due: Vec<String> = {
+            let mut said = self.said.lock();
+            said.retain(|name, _| mesh.routing_table.keys().any(|node| node.as_str() == name));
+            let is_silent = |name: &String| said.get(name).is_some_and(|answer| answer.links.is_none());
+            let nodes = mesh.routing_table.keys().map(ToString::to_string);
+            nodes.filter(|name| !is_silent(name)).collect()
+        };
+        let mut answers = stream::iter(due).map(|node| self.ask(node)).buffer_unordered(AT_ONCE);
+        while let Some((node, links)) = answers.next().await {
+            let answer = FarAnswer { at: Instant::now(), asked: Timestamp::now(), links };
+            self.said.lock().insert(node, answer);
         }
     }
 
