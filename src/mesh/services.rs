@@ -35,6 +35,9 @@ pub struct LocalService {
 /// today. The latest date that can be written would stay for good: its node could say nothing later.
 const MOST_AHEAD: SignedDuration = SignedDuration::from_hours(200 * 366 * 24);
 
+/// How far the clocks of a mesh differ, and how long a message is under way. What is dated within that was said just now.
+const JUST_NOW: SignedDuration = SignedDuration::from_secs(30);
+
 /// Remembered withdrawals: at most this many, the oldest is forgotten first.
 const MOST_WITHDRAWN: usize = 16_384;
 
@@ -127,7 +130,11 @@ impl Services {
         let key = (advertisement.node_id.clone(), advertisement.service);
         let current = self.remote.get(&key).cloned();
         let date = current.as_ref().map(|current| current.time);
-        let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
+        let ahead = |date: Timestamp| date.duration_since(now.wall);
+        // One that withdrew while its clock was ahead is not kept out until then, once its clock is right.
+        let is_outdone =
+            |date: &Timestamp| ahead(*date) > JUST_NOW && ahead(advertisement.time).abs() <= JUST_NOW;
+        let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date).filter(|date| !is_outdone(date));
         if date.max(withdrawn).is_some_and(|known| advertisement.time <= known) {
             return Reception::Ignore;
         }

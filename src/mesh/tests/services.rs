@@ -123,6 +123,27 @@ fn a_withdrawal_is_passed_on_once_and_remembered() {
 }
 
 #[test]
+fn who_withdrew_with_a_clock_that_was_ahead_is_believed_once_it_is_right() {
+    let mut solo = Solo::new("a");
+    let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+    let wall = solo.now().wall.as_second();
+    solo.packet(b, ad("x", "svc", wall + 599, false));
+    solo.packet(b, ad("x", "svc", wall + 600, true));
+    solo.sent();
+    for late in [wall - 31, wall + 599] {
+        solo.packet(b, ad("x", "svc", late, false));
+        assert_eq!((solo.sent(), listed(&solo)), (Vec::new(), Vec::new()), "{late}");
+    }
+    let now = ad("x", "svc", wall, false);
+    solo.packet(b, now.clone());
+    assert_eq!((solo.sent(), listed(&solo)), (vec![(c, now)], vec!["x:svc".to_owned()]));
+    // In good order, clocks that differ a little change nothing.
+    solo.packet(b, ad("x", "svc", wall + 20, true));
+    solo.packet(b, ad("x", "svc", wall + 10, false));
+    assert_eq!(listed(&solo), [] as [String; 0]);
+}
+
+#[test]
 fn a_withdrawal_in_a_ring_stops() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c"), ("c", "a")]);
     let now = net.now();
