@@ -15,7 +15,7 @@ pub(crate) const HEIGHT: u32 = 1000;
 
 const COLUMNS: i32 = 12;
 const ROWS: i32 = 17;
-/// Few nodes stand in every second cell, so that links do not run through them.
+/// Few nodes stand in every second cell, where no link runs through them.
 const SPARSE: usize = 40;
 
 /// A cell.
@@ -37,6 +37,16 @@ impl Cell {
     fn distance(self, other: Self) -> f64 {
         let ((x, y), (a, b)) = (self.middle(), other.middle());
         f64::hypot(f64::from(x) - f64::from(a), f64::from(y) - f64::from(b))
+    }
+
+    /// Whether it is on the line between two, or at an end of it.
+    fn is_on_line(self, (from, to): (Self, Self)) -> bool {
+        let aside = (self.row - from.row) * (to.column - from.column)
+            - (self.column - from.column) * (to.row - from.row);
+        let is_between = |at: i32, from: i32, to: i32| (at - from) * (at - to) <= 0;
+        aside == 0
+            && is_between(self.row, from.row, to.row)
+            && is_between(self.column, from.column, to.column)
     }
 }
 
@@ -66,16 +76,26 @@ pub(crate) fn layout(
         let all = (0..rows).flat_map(|row| (0..COLUMNS).map(move |column| Cell { row, column }));
         all.filter(move |cell| cell.row % step == 0 && cell.column % step == 0)
     };
-    let centre = Cell { row: ROWS / 2, column: COLUMNS / 2 };
+    let (centre, is_sparse) = (Cell { row: ROWS / 2, column: COLUMNS / 2 }, nodes.len() <= SPARSE);
     while let Some(next) = next(&neighbours, &places) {
         let placed: Vec<Cell> =
             neighbours[next].iter().filter_map(|other| places.get(*other)).copied().collect();
         let near = if placed.is_empty() { vec![centre] } else { placed };
+        let lines: Vec<(Cell, Cell)> =
+            links.iter().filter_map(|(one, other)| Some((*places.get(one)?, *places.get(other)?))).collect();
+        // A link through somebody else's node would be read as two.
+        let hidden = |cell: Cell| {
+            let behind =
+                near.iter().map(|end| taken.iter().filter(|other| other.is_on_line((cell, *end))).count());
+            behind.sum::<usize>() + lines.iter().filter(|line| cell.is_on_line(**line)).count()
+        };
         // The middle draws a little, so that what has one neighbour does not stand at the edge.
         let cost = |cell: &Cell| {
-            near.iter().map(|other| cell.distance(*other)).sum::<f64>() + cell.distance(centre) / 4.0
+            let hidden = if is_sparse { hidden(*cell) as f64 } else { 0.0 };
+            let length = near.iter().map(|other| cell.distance(*other)).sum::<f64>();
+            length + cell.distance(centre) / 4.0 + hidden * f64::from(WIDTH)
         };
-        let steps: &[i32] = if nodes.len() <= SPARSE { &[2, 1] } else { &[1] };
+        let steps: &[i32] = if is_sparse { &[2, 1] } else { &[1] };
         let best = steps.iter().find_map(|step| {
             let free = cells(*step).filter(|cell| !taken.contains(cell));
             free.map(|cell| (cost(&cell), cell))
@@ -143,6 +163,25 @@ mod tests {
                     "{size}: {x} {y}"
                 );
                 assert!(cells[at + 1..].iter().all(|other| !overlap(*one, *other)), "{size}: {one:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_link_of_a_few_nodes_runs_through_another_node() {
+        let star = |size: usize| {
+            let name = |number: usize| format!("n{number:02}");
+            let links = (1..size).map(|number| (name(0), name(number)));
+            ((0..size).map(name).collect::<BTreeSet<_>>(), links.collect::<BTreeSet<_>>())
+        };
+        for (size, (nodes, links)) in
+            (2..=16).map(|size| (size, star(size))).chain([12, 20, 30].map(|size| (size, mesh(size))))
+        {
+            let places = layout(&nodes, &links, &Places::new());
+            for (one, other) in &links {
+                let line = (places[one], places[other]);
+                let mut others = places.iter().filter(|(name, _)| *name != one && *name != other);
+                assert!(others.all(|(_, cell)| !cell.is_on_line(line)), "{size}: {one} {other} {places:?}");
             }
         }
     }

@@ -26,6 +26,10 @@ function distance(one, other) {
   return Math.hypot(x - a, y - b);
 }
 
+// Whether a cell is on the line between two, or at an end of it.
+const isOnLine = ([row, column], [[r, c], [s, d]]) =>
+  (row - r) * (d - c) === (column - c) * (s - r) && (row - r) * (row - s) <= 0 && (column - c) * (column - d) <= 0;
+
 const inOrder = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 // Places for the nodes of a mesh, as [row, column] by name. Links are [name, name].
@@ -42,14 +46,19 @@ export function layout(nodes, links, before) {
   const rows = Math.max(ROWS, Math.floor(names.length / COLUMNS) + 1);
   const cells = Array.from({ length: rows * COLUMNS }, (_, at) => [Math.floor(at / COLUMNS), at % COLUMNS]);
   const free = step => cells.filter(cell => cell.every(at => at % step === 0) && !taken.has(String(cell)));
-  const centre = [Math.floor(ROWS / 2), Math.floor(COLUMNS / 2)];
+  const [centre, isSparse] = [[Math.floor(ROWS / 2), Math.floor(COLUMNS / 2)], names.length <= SPARSE];
   for (let name = next(neighbours, places); name !== undefined; name = next(neighbours, places)) {
     const placed = [...neighbours.get(name)].sort(inOrder).filter(other => places.has(other));
     const near = placed.length > 0 ? placed.map(other => places.get(other)) : [centre];
+    const lines = [...links].map(ends => ends.map(end => places.get(end))).filter(ends => ends.every(Boolean));
+    const behind = (cell, end) => [...places.values()].filter(other => isOnLine(other, [cell, end])).length;
+    // A link through somebody else's node would be read as two.
+    const hidden = cell =>
+      isSparse && near.reduce((sum, end) => sum + behind(cell, end), lines.filter(line => isOnLine(cell, line)).length);
     // The middle draws a little, so that what has one neighbour does not stand at the edge.
-    const cost = cell => near.reduce((sum, other) => sum + distance(cell, other), 0) + distance(cell, centre) / 4;
-    const steps = names.length <= SPARSE ? [2, 1] : [1];
-    const choices = steps.map(free).find(some => some.length > 0);
+    const cost = cell =>
+      near.reduce((sum, end) => sum + distance(cell, end), 0) + distance(cell, centre) / 4 + hidden(cell) * WIDTH;
+    const choices = (isSparse ? [2, 1] : [1]).map(free).find(some => some.length > 0);
     const best = choices.map(cell => [cost(cell), cell]).reduce((a, b) => (b[0] < a[0] ? b : a))[1];
     taken.add(String(best));
     places.set(name, best);
@@ -119,13 +128,12 @@ export class Picture {
   }
 
   show(nodes, links) {
-    const now = Date.now();
+    const [now, before] = [Date.now(), this.places];
     for (const node of nodes) this.#seen.set(node.name, { node, at: now });
     for (const [name, { at }] of this.#seen) if (now - at > REMEMBERED) this.#seen.delete(name);
     const all = [...this.#seen.values()].map(({ node, at }) =>
       at === now ? node : { ...node, kind: "lost", about: "lost" });
     all.sort((a, b) => inOrder(a.name, b.name));
-    const before = new Map(this.places);
     this.places = layout(all.map(node => node.name), links.map(({ a, b }) => [a, b]), before);
     // Who comes back finds its place, unless another one stands there.
     const taken = new Set([...this.places.values()].map(String));
@@ -135,8 +143,8 @@ export class Picture {
     this.#save();
     this.#nodes = keyed(this.#nodes, all, node => node.name, () => this.#mark(), this.marks);
     const drawn = links.filter(({ a, b }) => this.#nodes.has(a) && this.#nodes.has(b));
-    const line = () => svg("line", {}, svg("title"));
-    this.#links = keyed(this.#links, drawn, ({ a, b }) => JSON.stringify([a, b]), line, this.lines);
+    const [key, line] = [({ a, b }) => JSON.stringify([a, b]), () => svg("line", {}, svg("title"))];
+    this.#links = keyed(this.#links, drawn, key, line, this.lines);
     for (const { element, value } of this.#links.values()) {
       element.setAttribute("class", value.kind);
       fill(element.firstChild, `${value.a} – ${value.b}: ${value.about}`);
@@ -153,8 +161,7 @@ export class Picture {
   }
 
   #mark() {
-    const choose = ({ currentTarget }) => this.choose(currentTarget.dataset.name);
-    return svg("g", { role: "button", tabindex: -1, onclick: choose },
+    return svg("g", { role: "button", tabindex: -1, onclick: event => this.choose(event.currentTarget.dataset.name) },
       svg("title"), svg("circle", { r: 6 }), svg("text", { "text-anchor": "middle" }));
   }
 
@@ -217,17 +224,13 @@ export class Picture {
   // Dims all but the nodes whose name has the text, and returns the names of these.
   search(text) {
     const found = [...this.#nodes.keys()].filter(name => name.toLowerCase().includes(text.toLowerCase()));
-    const is = new Set(found);
-    for (const [name, { element }] of this.#nodes) element.classList.toggle("dim", !is.has(name));
+    for (const [name, { element }] of this.#nodes) element.classList.toggle("dim", !found.includes(name));
     return found;
   }
 
   // Shows which one was chosen, or that none is.
   mark(chosen) {
-    for (const [name, { element }] of this.#nodes) {
-      if (name === chosen) element.setAttribute("aria-current", "true");
-      else element.removeAttribute("aria-current");
-    }
+    for (const [name, { element }] of this.#nodes) element.setAttribute("aria-current", name === chosen);
   }
 
   focus(name) {
