@@ -160,14 +160,11 @@ impl Units {
     }
 
     /// Whether a unit may be made of a submission that its node has sent in one piece: it may be late, and what it is about
-    /// over. The caller has the right to give the ID.
+    /// over. The caller has the right to give the ID, and has found no unit of it.
     ///
     /// # Errors
     /// [`WorkError::Released`] if its release came first.
     pub(crate) fn check_late(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
-        if self.by_id.read().contains_key(id) {
-            return Ok(());
-        }
         let ago = self.released_ago(id).or_else(|| self.withdrawn.ago(&withdrawn(id, by)));
         ago.map_or(Ok(()), |ago| Err(released(id.as_str(), ago)))
     }
@@ -194,17 +191,14 @@ impl Units {
         }
     }
 
-    /// Whether a unit of that ID may be made, or is there. A child that was released has run: a node that submits it later
-    /// has done so before.
+    /// Whether a unit of that ID, of which none is there, may be made. A child that was released has run: a node that submits
+    /// it later has done so before.
     ///
     /// # Errors
     /// [`WorkError::Released`] for one that has run here, [`WorkError::Disclaimed`] for one that never did.
     pub(crate) fn check_disclaimed(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
         let ago = match by {
-            Submitter::Node { .. } => {
-                let is_gone = !self.by_id.read().contains_key(id);
-                self.released.ago(id.as_str()).filter(|_| id.is_child() && is_gone)
-            }
+            Submitter::Node { .. } => self.released.ago(id.as_str()).filter(|_| id.is_child()),
             // What a controller starts on its own node it has released only before.
             Submitter::Operator | Submitter::Stranger => None,
         };

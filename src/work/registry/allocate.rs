@@ -34,15 +34,20 @@ impl Registry {
             None => None,
         };
         if let Some(id) = &chosen {
-            self.units.check_disclaimed(id, submitter)?;
-            if request.at_once {
-                self.units.check_late(id, submitter)?;
+            // One look: a unit that goes away meanwhile was there, and is not made again.
+            match self.units.get(id)? {
+                None => {
+                    self.units.check_disclaimed(id, submitter)?;
+                    if request.at_once {
+                        self.units.check_late(id, submitter)?;
+                    }
+                }
+                Some(entry) => {
+                    if let Some(whole) = self.earlier(entry, submitter, asked).await? {
+                        return Ok((whole, true));
+                    }
+                }
             }
-        }
-        if let Some(id) = &chosen
-            && let Some(whole) = self.earlier(id, submitter, asked).await?
-        {
-            return Ok((whole, true));
         }
         // What the controller itself starts has waited for room.
         if max_stdout.is_none() {
@@ -65,11 +70,10 @@ impl Registry {
     /// is another one's keeps its ID.
     async fn earlier(
         &self,
-        id: &UnitId,
+        entry: Arc<Entry>,
         submitter: Submitter,
         asked: Asked,
     ) -> Result<Option<Arc<Entry>>, WorkError> {
-        let Some(entry) = self.units.get(id)? else { return Ok(None) };
         let status = entry.status();
         let is_repeated = match submitter {
             Submitter::Node { .. } => {
@@ -80,7 +84,7 @@ impl Registry {
             Submitter::Operator | Submitter::Stranger => false,
         };
         if !is_repeated {
-            return Err(WorkError::InUse(id.to_string()));
+            return Err(WorkError::InUse(entry.id.to_string()));
         }
         // With the write lock no start is under way.
         let mut writer = entry.writer(self.units.store()).await;
@@ -96,7 +100,7 @@ impl Registry {
             // What of it is on its node goes first.
             Some(_) => match self.remotes.release(&entry, false, Leftovers::Stay).await? {
                 Outcome::Done => Ok(None),
-                Outcome::Pending => Err(WorkError::SubmittedAgain(id.to_string())),
+                Outcome::Pending => Err(WorkError::SubmittedAgain(entry.id.to_string())),
             },
         }
     }
