@@ -174,6 +174,11 @@ impl Units {
         self.released_ago(id).is_some()
     }
 
+    /// Notes that a unit of that ID was released, as another node remembers.
+    pub(crate) fn note_released(&self, id: &UnitId) {
+        self.released.remember(id.as_str());
+    }
+
     /// How long ago a unit of that ID was released, as far as that is remembered.
     fn released_ago(&self, id: &UnitId) -> Option<Duration> {
         self.released.ago(id.as_str()).or_else(|| self.disclaimed.has_run(id))

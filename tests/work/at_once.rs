@@ -152,6 +152,26 @@ async fn an_id_that_a_client_uses_again_is_not_late() {
 }
 
 #[tokio::test]
+async fn nor_is_one_of_which_a_daemon_that_ended_knew_that_it_was_released() {
+    let again = || SubmitRequest { unit_id: Some("again123".into()), ..sh("echo x") };
+    let pair = Pair::new().await;
+    let id = run_as(&pair.near, again(), b"").await;
+    finished(&pair.near, &id).await;
+    within(pair.near.release(&id, false, &me())).await.unwrap();
+    let pair = pair.restart_near().await;
+    pair.mesh.set("n2", pair.far.clone());
+    assert_eq!(starts(&pair.near, again()).await.1, Started::Started);
+    assert_eq!(collect(&pair.near, &id, 0).await, b"x\n");
+    // A job's child has run, however little this daemon knows of it.
+    let child = "c000000abn1a1r00000001";
+    submitted(&pair.far, child, true, "n1").await.unwrap();
+    within(pair.far.release(child, false, &me())).await.unwrap();
+    let submission = pair.near.submit(SubmitRequest { unit_id: Some(child.into()), ..sh("true") }, me());
+    let refused = within(submission.await.unwrap().finish()).await.unwrap_err().to_string();
+    assert!(refused.contains(": it was released "), "{refused}");
+}
+
+#[tokio::test]
 async fn a_unit_that_is_cancelled_before_the_answer_ends_there() {
     let pair = Pair::new().await;
     pair.mesh.stall(true);

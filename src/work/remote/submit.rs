@@ -67,7 +67,18 @@ impl Remotes {
             let request = submission(&remote, params, chosen, both);
             link.set_half_there(false);
             return match self.start_there(entry, session, request).await {
-                Err(StepError::Refused(line)) => Err(self.note_refusal(entry, line, is_first).await),
+                Err(StepError::Refused(line)) => {
+                    // Nobody released this one, which is new there: an earlier unit of that ID had it released, before this
+                    // daemon began, say.
+                    let was_another =
+                        is_first && line.code() == ErrorCode::ReleasedUnit && !entry.id.is_child();
+                    let refused = self.note_refusal(entry, line, is_first).await;
+                    if !was_another {
+                        return Err(refused);
+                    }
+                    self.units.note_released(&entry.id);
+                    Box::pin(self.submit_there(entry)).await
+                }
                 started => Ok(Some(Box::new(started?))),
             };
         }
