@@ -263,6 +263,10 @@ impl Status {
         let mut life = Life::read(state, detail, stdout_size);
         life.awaits_payload |= payload_awaited && state == State::Pending;
         let extra = Extra::parse(&work_type, extra_data.as_deref())?;
+        if matches!(&extra, Extra::Remote(remote) if remote.remote_started) {
+            // Detail is its node's, which speaks of what comes there.
+            life.awaits_payload = false;
+        }
         Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature, max_stdout })
     }
 

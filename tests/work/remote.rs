@@ -601,6 +601,26 @@ async fn a_child_whose_payload_never_was_whole_is_one_that_never_was_there() {
     }
 }
 
+#[tokio::test]
+async fn a_child_that_waits_there_for_its_payload_is_followed_after_a_restart() {
+    let pair = Pair::new().await;
+    let unit = "c000000abn1a1r00000001";
+    let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "'echo x'") };
+    let mut submission = pair.far.submit(asked, me()).await.unwrap();
+    submission.write(b"half").await.unwrap();
+    RegistryChildren(pair.near.clone()).adopt(child(unit)).await.unwrap();
+    let status = pair.temp.path().join("near/n1").join(unit).join("status");
+    eventually("its Detail is on disk", || {
+        std::fs::read_to_string(&status).unwrap().contains("Waiting for Input")
+    })
+    .await;
+    let pair = pair.restart_near().await;
+    pair.mesh.set("n2", pair.far.clone());
+    submission.finish().await.unwrap();
+    assert_eq!(collect(&pair.near, unit, 0).await, b"x\n");
+    assert_eq!(finished(&pair.near, unit).await.state, State::Succeeded);
+}
+
 async fn eventually_gone(registry: &Registry, id: &str) {
     within(async {
         while registry.status(id).await.is_ok() {
