@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+/// How much is kept of a node's words, in bytes: as much as ours say at most.
+const LONGEST: usize = 4096;
+
 /// What an error is about, as far as somebody decides by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
@@ -88,8 +91,10 @@ pub struct ErrorLine {
 impl ErrorLine {
     /// From the text behind `ERROR:`.
     pub fn new(text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self { code: ErrorCode::of(&text), text }
+        let mut text = text.into();
+        let code = ErrorCode::of(&text);
+        text.truncate(text.floor_char_boundary(LONGEST));
+        Self { code, text }
     }
 
     /// What it is about.

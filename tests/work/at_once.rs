@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
+use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::{Signer, Verifier};
-use meshd::work::{Caller, Origin, Registry, Started, State, WorkError};
+use meshd::work::{Caller, Dialed, Dialer, Dialing, Origin, Registry, Started, State, WorkError};
+use tokio::io::AsyncWriteExt;
 
 use crate::control::Place;
 use crate::harness::*;
@@ -184,4 +186,45 @@ async fn a_unit_that_is_cancelled_before_the_answer_ends_there() {
     pair.mesh.cut();
     emptied(&pair.far).await;
     assert!(pair.near.status(&id).await.is_err());
+}
+
+/// A node that says this behind its greeting, whatever it is asked.
+struct Says(NodeId, Vec<u8>);
+
+impl Dialer for Says {
+    fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let said = [format!("Receptor Control, node {node}\n").as_bytes(), &self.1].concat();
+        tokio::spawn(async move {
+            let (mut asked, mut answers) = tokio::io::split(&mut theirs);
+            let mut unread = tokio::io::sink();
+            let _it_left = tokio::join!(tokio::io::copy(&mut asked, &mut unread), answers.write_all(&said));
+        });
+        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: Peer::Current }) })
+    }
+
+    fn knows_profile(&self, _name: &str) -> bool {
+        false
+    }
+
+    fn node_id(&self) -> &NodeId {
+        &self.0
+    }
+}
+
+#[tokio::test]
+async fn of_what_a_node_says_at_length_little_is_kept() {
+    let long = "y".repeat(1_000_000);
+    let report = format!(r#"{{"State": 2, "Detail": "{long}", "StdoutSize": 0}}"#);
+    let frame = [b"Following work unit x\n\x01", &(report.len() as u32).to_be_bytes()[..], report.as_bytes()];
+    for said in [format!("{long}\n").into_bytes(), format!("ERROR: {long}\n").into_bytes(), frame.concat()] {
+        let temp = Scratch::new();
+        let says = Arc::new(Says(node("n1"), said));
+        let near = Registry::open(options(temp.path().to_owned(), "n1"), says).await.unwrap();
+        let submission = near.submit(sh("true"), me()).await.unwrap();
+        let id = submission.id().to_string();
+        let _refused = within(submission.finish()).await;
+        let report = until(&near, &id, |report| report.detail.contains("yyy")).await;
+        assert!(report.detail.len() < 5000, "{} bytes", report.detail.len());
+    }
 }

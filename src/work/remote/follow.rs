@@ -22,6 +22,8 @@ use crate::work::store::Durability;
 use crate::work::unit::{Event, State};
 use crate::work::units::Entry;
 
+/// How much of a Detail is taken over, in bytes: it is logged, and shown in lists of thousands of units.
+const LONGEST_DETAIL: usize = 4096;
 /// Between looks at a unit on a node that cannot be followed.
 const POLL: Duration = Duration::from_secs(1);
 /// After so many answers, ten minutes of them, we no longer believe a node that says a unit still runs although it
@@ -218,6 +220,7 @@ impl Remotes {
     async fn report_here(&self, entry: &Arc<Entry>, mut report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
         entry.hear_steps(std::mem::take(&mut report.times));
+        report.detail.truncate(report.detail.floor_char_boundary(LONGEST_DETAIL));
         let how = if end { Durability::Durable } else { Durability::Deferred };
         let mut writer = entry.writer(self.units.store()).await;
         let mut status = writer.status().as_ref().clone();

@@ -30,8 +30,9 @@ pub(super) const LIMITS: CallLimits = CallLimits {
 /// Why a step on another node failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
-    /// The node cannot be reached, or the connection broke: to be tried again.
-    #[error("{0}")]
+    /// The node cannot be reached, or the connection broke: to be tried again. It may quote what the node said, at any
+    /// length.
+    #[error("{0:.4096}")]
     Connection(String),
     /// The TLS handshake failed: certificates do not fit.
     #[error("TLS error connecting to remote service: {0}")]
