@@ -9,7 +9,7 @@ use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::{Signer, Verifier};
-use meshd::work::{Caller, Dialed, Dialer, Dialing, Origin, Registry, Started, State, WorkError};
+use meshd::work::{Caller, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, State, WorkError};
 use tokio::io::AsyncWriteExt;
 
 use crate::control::Place;
@@ -139,6 +139,29 @@ async fn a_start_that_comes_after_its_release_is_refused() {
     // It was here, and a repetition was on its way.
     let late = submitted(&registry, "early123", true, "n2").await;
     assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_meets_a_repeated_start_leaves_nothing() {
+    let Engine { registry, temp: _temp } = Engine::new().await;
+    for (first, unit) in [(true, "twice123"), (false, "twice456")] {
+        let asked = SubmitRequest {
+            unit_id: Some(unit.into()),
+            at_once: true,
+            ..request("localhost", "sh", "'sleep 1000'")
+        };
+        // Its connection is lost, which nobody has noticed yet.
+        let _half = registry.submit(asked.clone(), sender("n2")).await.unwrap();
+        let again = async { registry.submit(asked, sender("n2")).await?.finish().await.map(drop) };
+        let by = sender("n2");
+        let release = registry.release(unit, false, &by);
+        let released = match first {
+            true => within(async { tokio::join!(again, release).1 }).await,
+            false => within(async { tokio::join!(release, again).0 }).await,
+        };
+        assert_eq!(released.unwrap(), Outcome::Done);
+        assert!(registry.list(None).await.unwrap().is_empty(), "the repetition was first: {first}");
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! A list of units as one line of JSON, made piece by piece: of ten thousand units neither all reports nor the whole
-//! text are ever in memory, and who asked can begin to read at once. Owns the shape around the reports; what is in one
-//! is `status`' business.
+//! text are ever in memory, and who asked can begin to read at once. Owns which units are in it, and the shape around
+//! the reports; what is in one is `status`' business.
 
 use std::sync::Arc;
 
 use super::Registry;
+use crate::work::status::Status;
 use crate::work::units::Entry;
+use crate::work::{Caller, Origin};
 
 /// Bytes in a piece, about.
 const PIECE: usize = 64 * 1024;
@@ -46,5 +48,13 @@ impl Listing {
             text.push_str(&self.registry.report_json(&entry)?);
         }
         Ok(Some(text))
+    }
+}
+
+/// Whether a list for a caller has a unit, if the caller may look at it.
+pub(super) fn is_listed(status: &Status, caller: &Caller) -> bool {
+    match caller.origin {
+        Origin::Unix | Origin::Tcp => true,
+        Origin::Mesh { .. } => status.submitter.is_some_and(|kept| kept.is_same_caller(caller.submitter())),
     }
 }

@@ -25,6 +25,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 
+use self::listing::is_listed;
 use self::reserve::Reserve;
 use super::jobs::{CONTROLLER, JobsSlot, is_admin};
 use super::local::{self, Local};
@@ -36,7 +37,7 @@ use super::status::{Extra, REMOTE, Status};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
-use super::{Caller, CommandType, Dialer, OpenError, Origin, Submitter, WorkError};
+use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
 use crate::rpc::UnitReport;
 use crate::rpc::report::unit::UnitStep;
 use crate::wire::{NodeId, WorkCommand};
@@ -295,7 +296,7 @@ impl Registry {
         leftovers: Leftovers,
         caller: &Caller,
     ) -> Result<Outcome, WorkError> {
-        let entry = match self.units.find_to_release(id, caller.submitter()).await {
+        let mut entry = match self.units.find_to_release(id, caller.submitter()).await {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found?,
         };
@@ -303,7 +304,16 @@ impl Registry {
         if !force {
             self.jobs.check_child(&entry.id)?;
         }
-        self.release_entry(entry, &status, force, leftovers).await
+        let mut outcome = self.release_entry(entry.clone(), &status, force, leftovers).await?;
+        // Its node has submitted it again meanwhile: that one is meant too, and comes late if it is not here yet.
+        while entry.is_repeated()
+            && entry.is_gone()
+            && let Ok(again) = self.units.find_to_release(id, caller.submitter()).await
+        {
+            entry = again;
+            outcome = self.release_entry(entry.clone(), &status, force, leftovers).await?;
+        }
+        Ok(outcome)
     }
 
     async fn release_entry(
@@ -482,14 +492,6 @@ impl Registry {
 fn is_own(status: &Status, caller: &Caller) -> bool {
     let is_node = matches!(caller.submitter(), Submitter::Node { .. });
     is_node && status.submitter == Some(caller.submitter())
-}
-
-/// Whether a list for a caller has a unit, if the caller may look at it.
-fn is_listed(status: &Status, caller: &Caller) -> bool {
-    match caller.origin {
-        Origin::Unix | Origin::Tcp => true,
-        Origin::Mesh { .. } => status.submitter.is_some_and(|kept| kept.is_same_caller(caller.submitter())),
-    }
 }
 
 fn stdout_size(entry: &Entry, status: &Status) -> u64 {
