@@ -33,6 +33,9 @@ pub(crate) const EXAMINED_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) trait Examine: Send + Sync + 'static {
     /// What is wrong with this node now. One caller after the other.
     fn examine(&self) -> Pin<Box<dyn Future<Output = Vec<Finding>> + Send + '_>>;
+
+    /// The `tls-client` towards control services that have TLS, where a caller names none.
+    fn tls_client(&self) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>>;
 }
 
 pub(super) async fn answer(
@@ -46,7 +49,7 @@ pub(super) async fn answer(
             let node = context.node_named(&name).ok_or(RequestRefusal::NoSuchNode)?;
             match node == *context.node.id() {
                 true => own(context).await,
-                false => ask(context, &node, tls.as_ref()).await.unwrap_or_else(|refused| {
+                false => ask_as_needed(context, &node, tls.as_ref()).await.unwrap_or_else(|refused| {
                     let (node_id, refused) = (node.to_string(), Some(refused));
                     DoctorReport { node_id, refused, ..DoctorReport::default() }
                 }),
@@ -75,6 +78,24 @@ fn this_node(context: &Context) -> DoctorReport {
 async fn own(context: &Context) -> DoctorReport {
     let findings = context.doctor.examine().await;
     DoctorReport { findings, signs: context.work.signs(), ..this_node(context) }
+}
+
+/// Asks another node; where the caller names no profile and the plain question meets TLS, again with the node's own.
+async fn ask_as_needed(
+    context: &Context,
+    node: &NodeId,
+    tls: Option<&ClientProfile>,
+) -> Result<DoctorReport, NoAnswer> {
+    let answer = ask(context, node, tls).await;
+    let meets_tls = |refused: &NoAnswer| refused.cause.known() == Some(NoAnswerCause::Tls);
+    if tls.is_some() || !answer.as_ref().is_err_and(meets_tls) {
+        return answer;
+    }
+    let own = context.doctor.tls_client().await.and_then(|name| context.tls.client(&name).ok());
+    match own {
+        Some(own) => ask(context, node, Some(&own)).await,
+        None => answer,
+    }
 }
 
 /// Asks another node, with a token where this node can make one.

@@ -15,7 +15,7 @@ import pytest
 import mesh as harness
 import routed
 from clocks import Clock
-from mesh import MARK, MESHCTL, MESHD, WORK, environment, free_port, until
+from mesh import MARK, MESHCTL, MESHD, WORK, environment, free_port, own_runner, until
 from trust import Pki
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
@@ -143,6 +143,30 @@ def test_a_clock_that_is_wrong(mesh, pki, tmp_path, seconds, way):
     if seconds > 0:
         assert "it refuses work: token is expired by" in hit["what"], hit
         assert any(one["severity"] == "not asked" and one["at"] == "far" for one in found), found
+
+
+def test_a_control_service_with_tls(mesh, pki):
+    for name in ("near", "far"):
+        pki.issue(name, [name])
+    signing, verification = pki.signing_keys()
+    far, near = pki.profiles("far"), pki.profiles("near")
+    mesh.add("far", [*far, *verification, {"tcp-listener": {"bindaddr": "127.0.0.1", "port": (port := free_port())}}], service={"tls": "server"})
+    node = mesh.add("near", [*near, *signing, {"tcp-peer": {"address": f"127.0.0.1:{port}"}}])
+    mesh.start()
+    # The only profile that there is, and then the controller's among others.
+    assert examine(node, "far") == []
+    other = {"tls-client": {"name": "other", "rootcas": str(pki.path("ca.crt"))}}
+    node.directives.append(other)
+    node.write_config()
+    assert node.command("reload")["Success"], node
+    told(examine(node, "far"), "it has TLS, so name a tls-client", "--tls-client", "not asked", at="far")
+    assert examine(node, "far", "--tls-client", "client") == []
+    node.stop()
+    node.directives.append({"work-controller": {"tlsclient": "client", **own_runner(WORK[0])}})
+    node.write_config()
+    node.start()
+    until("a route", lambda: node.reaches("far"))
+    assert not [one for one in examine(node, "far") if one["at"] == "far"]
 
 
 def test_a_firewall_of_the_mesh(mesh, pki):

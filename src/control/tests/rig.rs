@@ -57,6 +57,10 @@ impl crate::control::Examine for Well {
     ) -> Pin<Box<dyn Future<Output = Vec<crate::rpc::report::finding::Finding>> + Send + '_>> {
         Box::pin(async { Vec::new() })
     }
+
+    fn tls_client(&self) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
+        Box::pin(async { None })
+    }
 }
 
 /// Knows `info` alone.

@@ -65,6 +65,20 @@ impl Examine for Doctor {
             })
         })
     }
+
+    fn tls_client(&self) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
+        Box::pin(async { towards_others(&self.reloader.in_force().await.0) })
+    }
+}
+
+/// The profile with which this node's controller sends jobs, or the only one that there is.
+fn towards_others(config: &Config) -> Option<String> {
+    let controller = config.controller.as_ref().and_then(|options| options.tls_client.clone());
+    let only = || match config.tls_clients.as_slice() {
+        [one] => Some(one.name.clone()),
+        _ => None,
+    };
+    controller.or_else(only)
 }
 
 fn unfinished(why: &str) -> Finding {
