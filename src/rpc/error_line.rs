@@ -19,6 +19,8 @@ pub enum ErrorCode {
     ReleasedUnit,
     /// The node has no such work type.
     UnknownWorkType,
+    /// The node has no such TLS profile.
+    UnknownTlsProfile,
     /// Another unit has the ID that was chosen.
     UnitIdInUse,
     /// The node has promised not to run a unit of that ID.
@@ -67,6 +69,7 @@ impl ErrorCode {
             _ if begins("unknown work unit") && text.contains(": it was released ") => Self::ReleasedUnit,
             _ if begins("unknown work unit") => Self::UnknownUnit,
             _ if begins("unknown work type") => Self::UnknownWorkType,
+            _ if begins("unknown TLS config ") => Self::UnknownTlsProfile,
             _ if begins("workunit ID ") && text.contains("is already in use") => Self::UnitIdInUse,
             _ if begins("work unit ") && text.contains(" was disclaimed: ") => Self::UnitDisclaimed,
             _ if begins("work unit ") && ends("it was submitted again before its payload was complete") => {
@@ -134,7 +137,7 @@ mod tests {
         ),
         ("extra params provided but not allowed", ErrorCode::Other),
         ("INTERNAL_ERROR (local): no route to node", ErrorCode::Other),
-        ("unknown TLS config nosuch", ErrorCode::Other),
+        ("unknown TLS config nosuch", ErrorCode::UnknownTlsProfile),
     ];
 
     #[test]
@@ -161,7 +164,7 @@ mod tests {
         {
             assert_eq!(
                 ErrorLine::new(format!("unknown TLS config {name}")).code(),
-                ErrorCode::Other,
+                ErrorCode::UnknownTlsProfile,
                 "{name}"
             );
         }

@@ -169,6 +169,13 @@ def test_a_control_service_with_tls(mesh, pki):
     assert not [one for one in examine(node, "far") if one["at"] == "far"]
 
 
+def test_a_profile_that_is_not_there(mesh):
+    near = mesh.node("near").start()
+    command = [MESHCTL, "--socket", near.socket, "doctor", "far", "--tls-client", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 64 and "this node has no tls-client nosuch" in done.stderr, done
+
+
 def test_a_firewall_of_the_mesh(mesh, pki):
     signed(mesh, pki)
     node = mesh["far"]

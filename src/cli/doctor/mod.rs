@@ -133,7 +133,7 @@ impl Doctor {
                 return diagnosis.show(output);
             }
         };
-        let signs = match ask(&context, None, None).await {
+        let signs = match ask(&context, None, self.tls_client.clone()).await {
             Ok(own) => {
                 let refused = own
                     .refused
@@ -141,6 +141,10 @@ impl Doctor {
                 let findings = own.findings.into_iter().chain(refused).collect();
                 diagnosis.add(format!("this node ({})", own.node_id), findings);
                 own.signs
+            }
+            Err(CallError::Refused(line)) if line.code() == ErrorCode::UnknownTlsProfile => {
+                let name = self.tls_client.unwrap_or_default();
+                return Err(Failure::usage(format!("--tls-client: this node has no tls-client {name}")));
             }
             // What anybody may ask it answers all the same.
             Err(error) if is_unknown(&error) => {

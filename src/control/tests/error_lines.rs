@@ -26,7 +26,7 @@ fn what_this_program_prints_is_in_the_table() {
         (SignatureError::Replayed.into(), ErrorCode::Signature),
         (SignatureError::Busy.into(), ErrorCode::SignatureNotYet),
         (SignatureError::Earlier.into(), ErrorCode::SignatureNotYet),
-        (WorkError::UnknownProfile("unknown work unit".to_owned()), ErrorCode::Other),
+        (WorkError::UnknownProfile("unknown work unit".to_owned()), ErrorCode::UnknownTlsProfile),
     ] {
         assert_eq!(code(&error), wanted, "{error}");
     }
