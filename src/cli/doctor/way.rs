@@ -23,6 +23,8 @@ const PINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Nodes on the way that are examined at a time.
 const AT_ONCE: usize = 4;
+/// The error of a ping that nobody answers.
+const TIMEOUT: &str = "timeout";
 /// A share of lost pings that jobs feel.
 const LOSSY: f64 = 0.1;
 /// Seconds by which clocks may differ before tokens suffer (docs/protocol.md#signatures), and before logs are hard to read.
@@ -147,9 +149,29 @@ impl Way {
     fn trace(&self) -> Option<Finding> {
         let error = self.broken.as_ref()?;
         let last = self.hops.last().map_or(&self.from, |hop| &hop.node);
-        let what = format!("behind {last} no answer comes: {error}");
-        let remedy = format!("on {last}: meshctl doctor; meshctl status --links shows its links");
+        let next = self.behind(last).filter(|_| error == TIMEOUT);
+        let (what, remedy) = match next {
+            Some(next) => (
+                format!("{next}, which is behind {last}, does not answer: {error}"),
+                format!("on {next}: systemctl status meshd, as it may hang; on {last}: meshctl doctor"),
+            ),
+            None => (
+                format!("behind {last} no answer comes: {error}"),
+                format!("on {last}: meshctl doctor; meshctl status --links shows its links"),
+            ),
+        };
         Some(Finding::fault("", what, remedy))
+    }
+
+    /// The node that the way passes behind this one, if the links that are known leave no doubt.
+    fn behind(&self, node: &str) -> Option<&str> {
+        let next = self.mesh.known_connection_costs.as_ref()?.get(node)?.keys();
+        let is_passed = |one: &str| one == self.from || self.hops.iter().any(|hop| hop.node == one);
+        let next: Vec<&str> = next.map(String::as_str).filter(|one| !is_passed(one)).collect();
+        match next[..] {
+            [only] => Some(only),
+            _ => next.into_iter().find(|one| *one == self.to),
+        }
     }
 
     /// The first node of this kind, and the one before it.

@@ -54,7 +54,11 @@ fn certificates(facts: &HostFacts, found: &mut Vec<Finding>) {
 }
 
 fn size(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }
 
 fn disk(facts: &HostFacts, found: &mut Vec<Finding>) {

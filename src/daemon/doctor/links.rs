@@ -109,7 +109,10 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
         }
         Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
-            format!("its log says why; if it refuses a certificate: {verify}"),
+            match why.contains("its log says why") {
+                true => format!("on its host: journalctl -u meshd -n 50; {verify}"),
+                false => format!("its log says why; if it refuses a certificate: {verify}"),
+            },
         ),
         Dialled::Fails(DialFailure::Resolve { source, .. }) => (
             format!("the name in {address} has no address: {source}"),
@@ -195,6 +198,8 @@ mod tests {
         assert_eq!(told(Dialled::Speaks).severity, Severity::Warning);
         let found = told(Dialled::Ends("received fatal alert: CertificateExpired".to_owned()));
         assert!(found.severity == Severity::Error && found.what.contains("CertificateExpired"), "{found}");
+        let found = told(Dialled::Ends("(CertificateExpired); its log says why".to_owned()));
+        assert_eq!(found.to_string().matches("its log says why").count(), 1, "{found}");
         let udp = DialSpec::Udp(UdpDialOptions { address: "hop:27199".to_owned() });
         let found = of_peer("", &udp, &Dialled::Silent);
         assert!(found.what.contains("nothing comes back") && found.severity == Severity::Error, "{found}");

@@ -52,10 +52,16 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
         "on e2: systemctl status meshd",
     ),
     (
-        |way| way.broken = Some("timeout".to_owned()),
+        |way| way.broken = Some("no route to node".to_owned()),
         Severity::Error,
-        "behind e1 no answer comes: timeout",
+        "behind e1 no answer comes: no route to node",
         "on e1: meshctl doctor",
+    ),
+    (
+        |way| (way.broken, way.hops) = (Some("timeout".to_owned()), vec![way.hops.remove(0)]),
+        Severity::Error,
+        "e1, which is behind hop, does not answer: timeout",
+        "on e1: systemctl status meshd",
     ),
     (
         |way| (way.hops[0].answered, way.hops[1].answered) = (15, 12),

@@ -4,16 +4,13 @@ use super::*;
 use crate::daemon::doctor::facts::{Firewall, JobUser};
 use crate::rpc::report::finding::Severity;
 
+fn space(path: &str) -> Space {
+    let (size, free) = (100 << 30, 50 << 30);
+    Space { path: path.into(), size, free, inodes: 1000, free_inodes: 500, ..Space::default() }
+}
+
 /// A host and a node of which nothing is wrong.
 fn well() -> HostFacts {
-    let space = |path: &str| Space {
-        path: path.into(),
-        size: 100 << 30,
-        free: 50 << 30,
-        inodes: 1000,
-        free_inodes: 500,
-        ..Space::default()
-    };
     HostFacts {
         now: "2026-11-26T12:00:00Z".parse().unwrap(),
         node: "e1".to_owned(),
@@ -56,6 +53,12 @@ fn nothing_is_told_where_all_is_well() {
 type Change = fn(&mut HostFacts);
 
 const FAULTS: &[(Change, Severity, &str, &str)] = &[
+    (
+        |facts| facts.data = Some(Space { size: 4 << 20, free: 100, ..space("/var/lib/meshd") }),
+        Severity::Error,
+        "100 bytes of 4 MiB are free, less than the reserve of 204 KiB",
+        "meshctl work release",
+    ),
     (
         |facts| facts.ends = [("/etc/e1.crt".into(), "2026-11-25T12:00:00Z".parse().unwrap())].into(),
         Severity::Error,
