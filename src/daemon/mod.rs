@@ -180,14 +180,15 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
     let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);
     let (seen, asked) = (profiles.clone(), operations.clone());
+    let doctor = doctor::Doctor::new(reloader.clone(), node.clone(), profiles.clone(), operations.clone());
     let context = Context {
         observer: Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked),
         node: node.clone(),
         streams,
-        tls: profiles.clone(),
+        tls: profiles,
         work: work.clone(),
         reload: reloader.clone(),
-        doctor: Arc::new(doctor::Doctor::new(reloader.clone(), node.clone(), profiles)),
+        doctor: Arc::new(doctor),
         controller: operations,
         log: Arc::new(log),
         link_tests,

@@ -15,7 +15,8 @@ import pytest
 import mesh as harness
 import routed
 from clocks import Clock
-from mesh import MARK, MESHCTL, MESHD, WORK, environment, free_port, own_runner, until
+from mesh import HEALTHY, MARK, MESHCTL, MESHD, WORK, environment, free_port, own_runner, until
+from test_controller import ask, runner as stand_in
 from trust import Pki
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
@@ -239,6 +240,26 @@ def test_certificates(mesh, pki):
     assert len(faults) == 2, found
     assert "old.crt: the certificate has expired" in f"{faults[0]['where']}: {faults[0]['what']}", found
     assert "meshctl node renew near" in faults[0]["remedy"] and "ends each session at once" in faults[1]["what"], found
+
+
+def test_instances_that_get_no_jobs(mesh, tmp_path):
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "1s", "rundir": str(tmp_path), "poll": "200ms"}
+    control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])
+    e1 = mesh.node("e1", peers=["control"], work=[stand_in("ansible-runner")])
+    mesh.start()
+
+    def of_instances():
+        return [one for one in examine(control) if one["where"].startswith("instance ")]
+
+    state = lambda: ask(control, "instance.get", name="e1")["node_state"]  # noqa: E731
+    until("e1 to be registered", lambda: any(one["name"] == "e1" for one in ask(control, "instance.list")["instances"]))
+    until("e1 to be ready", lambda: state() == "ready", HEALTHY)
+    assert of_instances() == []
+    e1.stop()
+    until("the loss", lambda: state() == "unavailable", 60)
+    told(of_instances(), "instance e1: it is lost, last seen", "meshctl doctor e1")
+    ask(control, "instance.disable", name="e1")
+    assert of_instances() == []
 
 
 def test_an_authority_that_is_not_trusted(mesh, pki):

@@ -1,9 +1,10 @@
 //! What is wrong with this node: its configuration, its host and its links. Owns the order of the examination, and that
 //! there is one at a time. Each check is a function from facts to findings: of the configuration in `check`, of the host in
-//! `checks`, of links in `links`. What lies between this node and another one is found by whoever asks.
+//! `checks`, of links in `links`, of a controller's instances in `instances`. What lies between this node and another one is found by whoever asks.
 
 mod checks;
 mod facts;
+mod instances;
 mod links;
 
 use std::path::Path;
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use super::check;
 use super::reload::Reloader;
 use crate::config::{self, Config, Environment, Invocation, Sources};
-use crate::control::{self, Examine};
+use crate::control::{self, Examine, Operations};
 use crate::node::NodeHandle;
 use crate::rpc::report::finding::Finding;
 use crate::tls::Profiles;
@@ -29,12 +30,18 @@ pub(super) struct Doctor {
     reloader: Arc<Reloader>,
     node: NodeHandle,
     profiles: Profiles,
+    controller: Option<Arc<dyn Operations>>,
     turn: Arc<Mutex<()>>,
 }
 
 impl Doctor {
-    pub(super) fn new(reloader: Arc<Reloader>, node: NodeHandle, profiles: Profiles) -> Self {
-        Self { reloader, node, profiles, turn: Arc::default() }
+    pub(super) fn new(
+        reloader: Arc<Reloader>,
+        node: NodeHandle,
+        profiles: Profiles,
+        controller: Option<Arc<dyn Operations>>,
+    ) -> Self {
+        Self { reloader, node, profiles, controller, turn: Arc::default() }
     }
 
     async fn all(&self) -> Vec<Finding> {
@@ -49,10 +56,21 @@ impl Doctor {
                 of_host(&config, Some(&sources), Path::new("/"))
             })
         };
-        let (here, peers) = tokio::join!(here, links::of_peers(&config, &self.profiles, &sessions));
+        let instances = async {
+            match &self.controller {
+                Some(controller) => instances::of_controller(controller.as_ref()).await,
+                None => Vec::new(),
+            }
+        };
+        let peers = links::of_peers(&config, &self.profiles, &sessions);
+        let (here, peers, instances) = tokio::join!(here, peers, instances);
         // A check that panics must not pass for one that found nothing.
         let here = here.unwrap_or_else(|error| vec![unfinished(&error.to_string())]);
-        here.into_iter().chain(sessions.iter().flat_map(links::of_session)).chain(peers).collect()
+        here.into_iter()
+            .chain(sessions.iter().flat_map(links::of_session))
+            .chain(peers)
+            .chain(instances)
+            .collect()
     }
 }
 

@@ -1,0 +1,130 @@
+//! The check of a control node's instances: those that may get jobs, and cannot. Owns the remedies; how an instance stands
+//! is the controller's to say.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::control::Operations;
+use crate::controller::core::{NodeState, NodeType};
+use crate::rpc::operation::{Answer, InstanceFilter, Operation};
+use crate::rpc::report::controller::InstanceReport;
+use crate::rpc::report::finding::{Finding, Severity};
+use crate::work::CallerName;
+
+/// Instances that are told one by one.
+const TOLD: usize = 20;
+/// How long the controller may take to list them: its store may hang, and the other checks are told all the same.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Asks the node's controller.
+pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
+    let list = Operation::ListInstances(InstanceFilter::default());
+    let why = match timeout(LISTED_WITHIN, controller.operate(list, CallerName::Unknown)).await {
+        Ok(Ok((Answer::ListInstances(list), _))) => return of_all(&list.instances.unwrap_or_default()),
+        Ok(Ok(_)) => "it answers something else".to_owned(),
+        Ok(Err(refused)) => refused.to_string(),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    vec![Finding::not_asked(
+        "work-controller",
+        format_args!("its instances: {why}"),
+        "meshctl controller status",
+    )]
+}
+
+/// Faults first: of many the first are told.
+fn of_all(instances: &[InstanceReport]) -> Vec<Finding> {
+    let (faults, advice): (Vec<_>, Vec<_>) =
+        instances.iter().filter_map(of_one).partition(|one| one.severity == Severity::Error);
+    let mut found: Vec<Finding> = faults.into_iter().chain(advice).collect();
+    let more = found.split_off(found.len().min(TOLD));
+    found.extend(more.first().map(|worst| {
+        let what = format!("{} more are unavailable or cannot be reached", more.len());
+        Finding::new(worst.severity, "instances", what, "meshctl instance list shows all")
+    }));
+    found
+}
+
+/// What keeps all jobs from an instance, if it may get some.
+fn of_one(instance: &InstanceReport) -> Option<Finding> {
+    let InstanceReport { name, node_type, node_state, errors, last_seen, .. } = instance;
+    if !instance.enabled || instance.draining || node_type == NodeType::Hop.name() {
+        return None;
+    }
+    let place = format!("instance {name}");
+    let seen = last_seen.as_ref().map_or("it was never seen".to_owned(), |at| format!("last seen {at}"));
+    let look = format!("meshctl doctor {name}");
+    let check = format!("{look}; then: meshctl instance health {name}");
+    match (node_state == NodeState::Unavailable.name(), instance.reachable) {
+        (true, false) => {
+            Some(Finding::fault(place, format_args!("it is lost, {seen}: it gets no jobs"), look))
+        }
+        (true, true) => {
+            let why = if errors.is_empty() { seen } else { errors.join("; ") };
+            Some(Finding::fault(place, format_args!("it is unavailable and gets no jobs: {why}"), check))
+        }
+        (false, false) => {
+            Some(Finding::advice(place, format_args!("it cannot be reached from here: {seen}"), look))
+        }
+        (false, true) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(name: &str, node_state: &str, reachable: bool) -> InstanceReport {
+        InstanceReport {
+            name: name.to_owned(),
+            node_type: "execution".to_owned(),
+            node_state: node_state.to_owned(),
+            enabled: true,
+            reachable,
+            last_seen: Some("2026-11-26T12:00:00Z".to_owned()),
+            ..InstanceReport::default()
+        }
+    }
+
+    #[test]
+    fn an_instance_that_gets_no_jobs_is_told_and_one_that_shall_get_none_is_not() {
+        let sick = InstanceReport {
+            errors: vec!["no ansible-runner".to_owned()],
+            ..instance("e1", "unavailable", true)
+        };
+        for (one, severity, what) in [
+            (sick, Severity::Error, "no jobs: no ansible-runner"),
+            (
+                instance("e1", "unavailable", false),
+                Severity::Error,
+                "it is lost, last seen 2026-11-26T12:00:00Z",
+            ),
+            (instance("e1", "ready", false), Severity::Warning, "it cannot be reached from here"),
+        ] {
+            let found = of_all(std::slice::from_ref(&one));
+            assert!(found.len() == 1 && found[0].severity == severity, "{found:?}");
+            assert!(found[0].what.contains(what) && found[0].place == "instance e1", "{found:?}");
+            assert!(
+                found[0].remedy.as_ref().is_some_and(|text| text.contains("meshctl doctor e1")),
+                "{found:?}"
+            );
+            let hop = InstanceReport { node_type: "hop".to_owned(), ..one.clone() };
+            let drained = InstanceReport { draining: true, ..one.clone() };
+            assert_eq!(of_all(&[hop, drained, InstanceReport { enabled: false, ..one }]), []);
+        }
+        assert_eq!(of_all(&[instance("e1", "ready", true), instance("e2", "installed", true)]), []);
+    }
+
+    #[test]
+    fn of_many_the_worst_are_told_and_the_others_counted() {
+        let mut many: Vec<_> = (0..30).map(|at| instance(&format!("e{at}"), "ready", false)).collect();
+        many.push(instance("lost", "unavailable", false));
+        let found = of_all(&many);
+        assert!(found.len() == 21 && found[0].place == "instance lost", "{found:?}");
+        assert!(
+            found[20].what.starts_with("11 more") && found[20].severity == Severity::Warning,
+            "{found:?}"
+        );
+    }
+}
