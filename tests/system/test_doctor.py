@@ -242,6 +242,18 @@ def test_certificates(mesh, pki):
     assert "meshctl node renew near" in faults[0]["remedy"] and "ends each session at once" in faults[1]["what"], found
 
 
+def test_keys_that_others_can_read(mesh, pki):
+    pki.issue("near", ["near"])
+    signing, _ = pki.signing_keys()
+    near = mesh.add("near", [*pki.profiles("near"), *signing, {"local-only": None}]).start()
+    assert examine(near) == []
+    for name in ("near.key", "work.key"):
+        pki.path(name).chmod(0o644)
+        told(examine(near), f"{name}: this private key can be read by others", f"chmod 600 {pki.path(name)}", "warning")
+        pki.path(name).chmod(0o640)
+        assert examine(near) == []
+
+
 def test_instances_that_get_no_jobs(mesh, tmp_path):
     settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "1s", "rundir": str(tmp_path), "poll": "200ms"}
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])

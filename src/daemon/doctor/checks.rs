@@ -26,8 +26,20 @@ const DENIALS: usize = 3;
 const PACKAGED: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"];
 
 /// Each check of a host.
-const CHECKS: [fn(&HostFacts, &mut Vec<Finding>); 11] =
-    [certificates, disk, tmp, open_files, inotify, runners, units, selinux, fapolicyd, firewalld, users];
+const CHECKS: [fn(&HostFacts, &mut Vec<Finding>); 12] = [
+    certificates,
+    keys,
+    disk,
+    tmp,
+    open_files,
+    inotify,
+    runners,
+    units,
+    selinux,
+    fapolicyd,
+    firewalld,
+    users,
+];
 
 /// What all checks find.
 pub(super) fn all(facts: &HostFacts) -> Vec<Finding> {
@@ -50,6 +62,14 @@ fn certificates(facts: &HostFacts, found: &mut Vec<Finding>) {
         }
         let what = format!("the certificate expires on {end}, in {} days", left.as_hours() / 24);
         Finding::advice(file.display(), what, &renew)
+    }));
+}
+
+fn keys(facts: &HostFacts, found: &mut Vec<Finding>) {
+    found.extend(facts.open_keys.iter().map(|key| {
+        let key = key.display();
+        let remedy = format!("chmod 600 {key}; or 640, where the daemon reads it by its group");
+        Finding::advice(key, "this private key can be read by others", remedy)
     }));
 }
 

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(super) struct HostFacts {
     pub(super) node: String,
     /// Certificates of the node that have expired or soon do.
     pub(super) ends: BTreeMap<PathBuf, Timestamp>,
+    /// Private keys of the node that everybody on the host may read.
+    pub(super) open_keys: BTreeSet<PathBuf>,
     /// The node has work types that run on this host.
     pub(super) runs_jobs: bool,
     pub(super) data: Option<Space>,
@@ -106,6 +109,7 @@ pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
         now: Timestamp::now(),
         node: config.node.id.to_string(),
         ends: ends(config),
+        open_keys: open_keys(config),
         runs_jobs: !commands.is_empty(),
         data: host.space(&config.node.data_dir),
         reserve: config.disk_reserve(),
@@ -290,6 +294,15 @@ fn ends(config: &Config) -> BTreeMap<PathBuf, Timestamp> {
     let clients = config.tls_clients.iter();
     let clients = clients.filter_map(|options| ClientProfile::open(options.clone(), node).ok()?.ends_soon());
     servers.chain(clients).collect()
+}
+
+fn open_keys(config: &Config) -> BTreeSet<PathBuf> {
+    let servers = config.tls_servers.iter().map(|options| &options.files);
+    let profiles = servers.chain(config.tls_clients.iter().map(|options| &options.files));
+    let keys = profiles.filter_map(|files| Some(&files.identity.as_ref()?.1));
+    let keys = keys.chain(config.work_signing.iter().map(|signing| &signing.private_key));
+    let is_open = |key: &&PathBuf| key.metadata().is_ok_and(|file| file.mode() & 0o004 != 0);
+    keys.filter(is_open).cloned().collect()
 }
 
 fn ports(config: &Config) -> Vec<(String, u16, &'static str)> {

@@ -54,6 +54,12 @@ type Change = fn(&mut HostFacts);
 
 const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
+        |facts| facts.open_keys = ["/etc/e1.key".into()].into(),
+        Severity::Warning,
+        "/etc/e1.key: this private key can be read by others",
+        "chmod 600 /etc/e1.key",
+    ),
+    (
         |facts| facts.data = Some(Space { size: 4 << 20, free: 100, ..space("/var/lib/meshd") }),
         Severity::Error,
         "100 bytes of 4 MiB are free, less than the reserve of 204 KiB",
