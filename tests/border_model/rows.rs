@@ -175,6 +175,7 @@ fn number(at: usize) -> AttemptNo {
 fn evidence(told: bool, succeeded: bool) -> Evidence {
     Evidence {
         status: told.then_some(FinalStatus::Successful),
+        has_end: told,
         job_explanation: None,
         child: if succeeded { ChildEnd::Succeeded } else { ChildEnd::Canceled },
         detail: String::new(),
