@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::bundle::Bundle;
 use super::configuration::{
-    AUTHORITY, CERTIFICATE, CONF_D, ETC, KEY, NODE_FILE, REVOKED, SIGNING_KEY, VERIFICATION_KEY,
+    AUTHORITY, CERTIFICATE, CONF_D, ETC, KEY, MARK, NODE_FILE, REVOKED, SIGNING_KEY, VERIFICATION_KEY,
 };
 use super::host;
 use super::own::{checked, may_be_replaced, texts};
@@ -88,6 +88,8 @@ impl Kit {
     pub(crate) fn check(&self, tree: &mut Tree) -> Result<Config, JoinError> {
         let mut there = texts(&tree.path(CONF_D))?;
         let file = tree.path(NODE_FILE);
+        let installed = there.get(&file).filter(|text| text.starts_with(MARK));
+        let installed = installed.and_then(|_| checked(&there).ok()).map(|config| config.node.id);
         if let Some(text) = there.insert(file.clone(), self.configuration.clone())
             && !may_be_replaced(&file, &text)
         {
@@ -97,6 +99,14 @@ impl Kit {
             )));
         }
         let config = checked(&there)?;
+        if let Some(own) = installed.filter(|own| *own != config.node.id) {
+            let files = [NODE_FILE, CERTIFICATE, KEY].map(|path| tree.path(path).display().to_string());
+            return Err(JoinError::Host(format!(
+                "this host is {own}, and the bundle is for {}: remove what makes it {own} first ({})",
+                config.node.id,
+                files.join(", ")
+            )));
+        }
         tree.directory(ETC)?;
         let staged = Staged::new(&tree.path(ETC))?;
         self.check_trust(&staged, &config)?;

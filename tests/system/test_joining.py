@@ -435,3 +435,15 @@ def test_what_somebody_wrote_by_hand_stays(tree):
     done = install(tree, files)
     assert done.returncode == 1 and "20-mine.yml" in done.stderr, done
     assert (conf_d / "20-mine.yml").read_text() == mine and written(tree) == ["etc/meshd/conf.d/20-mine.yml"]
+
+
+def test_a_host_does_not_become_another_node(tree):
+    tree, files = tree
+    conf_d = tree / "root/etc/meshd/conf.d"
+    conf_d.mkdir(parents=True)
+    assert install(tree, files).returncode == 0
+    other = files["node.yml"].replace(b'id: "e1"', b'id: "e9"')
+    (conf_d / "00-local.yml").write_bytes(other)
+    done = install(tree, files)
+    assert done.returncode == 1 and "this host is e9, and the bundle is for e1: remove what makes it e9 first" in done.stderr, done
+    assert "00-local.yml" in done.stderr and (conf_d / "00-local.yml").read_bytes() == other, done
