@@ -34,6 +34,10 @@ def test_a_graph_in_three_notations(line):
     name = "{http://www.w3.org/2000/svg}"
     assert sorted(title.text for title in picture.iter(f"{name}title")) == ["control", "execution", "hop"]
     assert len(list(picture.iter(f"{name}line"))) == 2
+    assert json.loads(meshctl(control, "--json", "graph")) == {
+        "node": "control", "nodes": ["control", "execution", "hop"],
+        "links": [{"ends": ["control", "hop"], "cost": 1.0, "both": True}, {"ends": ["execution", "hop"], "cost": 1.0, "both": True}],
+    }
 
 
 class Events:

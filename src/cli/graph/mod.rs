@@ -1,4 +1,4 @@
-//! `meshctl graph`: the mesh as a picture, of the status that a node answers. Owns the three notations, in which a name,
+//! `meshctl graph`: the mesh as a picture, of the status that a node answers. Owns the notations, in which a name,
 //! however odd, stays a name. Where nodes stand is `layout`'s to say.
 
 pub(crate) mod layout;
@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use super::Context;
 use super::exit::{Exit, Failure};
@@ -46,6 +47,10 @@ impl Graph {
             [Section::NodeId, Section::Routes, Section::Costs].map(|section| section.to_string()).to_vec();
         let answer = context.client.command(&Request::Status { fields: Some(fields) }).await?;
         let picture = Picture::of(&status::read(&answer)?);
+        if context.output.json {
+            context.output.value(&picture.json())?;
+            return Ok(Exit::Success);
+        }
         context.output.line(&match () {
             () if self.svg => picture.svg(),
             () if self.mermaid => picture.mermaid(),
@@ -69,6 +74,12 @@ impl Picture {
             let cost = cost_ab.or(*cost_ba).filter(|cost| (cost - 1.0).abs() > f64::EPSILON);
             (a.as_str(), b.as_str(), cost, cost_ab.is_none() || cost_ba.is_none())
         })
+    }
+
+    fn json(&self) -> Value {
+        let link = |(ends, (cost, both)): (&(String, String), &(f64, bool))| json!({"ends": ends, "cost": cost, "both": both});
+        let links: Vec<Value> = self.links.iter().map(link).collect();
+        json!({"node": self.own, "nodes": self.nodes, "links": links})
     }
 
     fn dot(&self) -> String {
@@ -149,8 +160,6 @@ impl Picture {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::rpc::report;
 
