@@ -417,3 +417,29 @@ def test_a_shell_can_read_its_script_for_completion(tmp_path, shell):
         return warnings.warn(f"SKIPPED: {shell} is not installed: nobody read its script", stacklevel=1)
     done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, env=environment(), timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done
+
+
+@pytest.mark.parametrize("place", ["etc", "home", "above", "linked", "module"])
+def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
+    home = tmp_path / "homes" / "x"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (home / "work").mkdir(parents=True)
+    for there in (home, home.parent, home / "work"):
+        (there / "site.yml").write_text(SITE)
+    (tmp_path / "link").symlink_to(home)
+    run = lambda *words, cwd=elsewhere: subprocess.run(  # noqa: E731
+        [str(MESHCTL), "--socket", "none", "job", "run", *map(str, words)], cwd=cwd, capture_output=True, text=True,
+        env=environment(HOME=str(home)), stdin=subprocess.DEVNULL, timeout=60)
+    words, cwd, root = {
+        "etc": (["/etc/passwd", "-i", "a,"], elsewhere, "/etc"),
+        "home": ([home / "site.yml"], elsewhere, home),
+        "above": (["-p", "site.yml", home.parent], elsewhere, home.parent),
+        "linked": ([tmp_path / "link" / "site.yml"], elsewhere, home),
+        "module": (["-m", "ping"], home, home),
+    }[place]
+    done = run(*words, cwd=cwd)
+    what = "what the module needs" if place == "module" else "the playbook"
+    assert done.returncode == 64 and f"{root} is no project: put {what} into a directory of its own" in done.stderr, done
+    # A directory below is one, and there is no node.
+    assert run(home / "work" / "site.yml").returncode == 69

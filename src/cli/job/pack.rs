@@ -51,6 +51,9 @@ impl Bundle {
     ) -> Result<Self, Failure> {
         let mut tree = Tree::default();
         let is_synced = flags.placing.project_url.is_some();
+        if flags.dir.is_some() || !is_synced {
+            check_dir(flags, caller("HOME"))?;
+        }
         match &flags.dir {
             Some(dir) => add_dir(&mut tree, dir, is_synced)?,
             None if is_synced => {}
@@ -146,6 +149,20 @@ fn ask_nobody(tree: &Tree, flags: &RunFlags, given: &Map<String, Value>) -> Resu
         }
     }
     Ok(warnings)
+}
+
+/// All that is in a directory is sent: none whose secrets belong to the host or the user as a whole.
+fn check_dir(flags: &RunFlags, home: Option<String>) -> Result<(), Failure> {
+    let guarded = ["/etc".to_owned()].into_iter().chain(home);
+    let mut guarded = guarded.filter_map(|path| Path::new(&path).canonicalize().ok());
+    match flags.dir.as_deref().unwrap_or(Path::new(".")).canonicalize() {
+        Ok(dir) if guarded.any(|path| path.starts_with(&dir)) => {
+            let what = if flags.module.is_some() { "what the module needs" } else { "the playbook" };
+            let rest = format!("put {what} into a directory of its own, and run it from there");
+            Err(Failure::usage(format!("{} is no project: {rest}", dir.display())))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// A runner's directory as it is, any other as a project.
