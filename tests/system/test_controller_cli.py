@@ -443,3 +443,18 @@ def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
     assert done.returncode == 64 and f"{root} is no project: put {what} into a directory of its own" in done.stderr, done
     # A directory below is one, and there is no node.
     assert run(home / "work" / "site.yml").returncode == 69
+
+
+def test_who_follows_a_job_hears_that_its_node_is_out_of_reach(mesh):
+    mesh.node("alone", work=[command_type("cat", "cat")])
+    mesh.start()
+    follows = subprocess.Popen(arguments(mesh["alone"], "work", "submit", "cat", "--node", "nosuch", "-n", "-f"), text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    with follows:
+        try:
+            assert select.select([follows.stderr], [], [], 20)[0], "nothing is said"
+            said = follows.stderr.readline()
+            assert re.fullmatch(r"Unit \w+ waits: Waiting for node nosuch, trying again: .*no route to node.*\n", said), said
+        finally:
+            follows.send_signal(signal.SIGINT)
+        assert "waits" not in follows.stderr.read()

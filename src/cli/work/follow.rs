@@ -1,9 +1,12 @@
 //! Copies a unit's output to standard output as it comes, and turns the unit's end into an exit code. Owns the advice
 //! for a user when we have to leave before the job is done.
 
+use std::convert::Infallible;
 use std::pin::pin;
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::sleep;
 
 use crate::cli::{
     Context,
@@ -11,6 +14,9 @@ use crate::cli::{
     output::interrupted,
 };
 use crate::rpc::{CallError, FollowEvent, FollowedOutput, UnitReport, UnitState};
+
+/// How often a unit that has not started is looked at.
+const WAITING: Duration = Duration::from_secs(2);
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.
@@ -21,6 +27,7 @@ pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<
         let mut stop = pin!(interrupted());
         tokio::select! {
             copied = &mut copy => copied,
+            never = tell(context, unit) => match never {},
             failure = &mut stop => Err(failure),
         }
     };
@@ -28,6 +35,26 @@ pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<
         Ok((report, answer)) => Ok(ended(context, unit, &report, answer)),
         Err(failure) => Err(left_early(context, unit, stream.position(), failure)),
     }
+}
+
+/// Says once that the node of a unit which has not started is out of reach.
+async fn tell(context: &Context, unit: &str) -> Infallible {
+    if context.output.json || context.output.quiet {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(WAITING).await;
+        // Who follows the output says that our own node is away.
+        let Ok(report) = context.client.unit_status(unit).await else { continue };
+        if report.state == UnitState::Pending {
+            if !report.detail.contains("no route to node") {
+                continue;
+            }
+            context.output.note(&format!("Unit {unit} waits: {}", report.detail));
+        }
+        break;
+    }
+    std::future::pending().await
 }
 
 async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {
