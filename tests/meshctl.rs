@@ -62,7 +62,10 @@ fn ping_counts_and_exits_by_its_result() {
     let script = greeted([question.clone(), good.clone(), question.clone(), bad]);
     let args = ["ping", "beta", "--count", "2", "--delay", "0"];
     let (code, out, err) = run(vec![script], &args, b"");
-    assert_eq!((code, out.as_str(), err.as_str()), (2, "Reply from beta in 1µs\n", "No reply: timeout\n"));
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (2, "Reply from beta in 1µs\n", "No reply from beta: timeout\n")
+    );
 
     let (code, out, _) = run(vec![greeted([question, good])], &["--json", "ping", "beta", "--count=1"], b"");
     assert_eq!((code, out.starts_with("{\"Success\":true")), (0, true), "{out}");

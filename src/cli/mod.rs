@@ -38,8 +38,11 @@ mod wait;
 mod web;
 mod work;
 
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseIntError};
 use std::{ffi::OsString, process::ExitCode};
 
+use clap::error::ContextKind;
 use clap::{Parser, Subcommand};
 
 use crate::rpc::Client;
@@ -165,6 +168,7 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = in_plain_words(error);
             // Nothing can be done about an unwritable terminal here.
             let _ = error.print();
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Success };
@@ -177,6 +181,18 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
         failure.exit
     });
     ExitCode::from(exit.code())
+}
+
+/// The error, in which Rust's words for what is no number are ours.
+fn in_plain_words(error: clap::Error) -> clap::Error {
+    let number = error.source().and_then(|source| source.downcast_ref::<ParseIntError>());
+    let is_none =
+        number.is_some_and(|it| matches!(it.kind(), IntErrorKind::InvalidDigit | IntErrorKind::Empty));
+    let words = [ContextKind::InvalidValue, ContextKind::InvalidArg].map(|kind| error.get(kind));
+    let [Some(value), Some(argument)] = words else { return error };
+    let text = format!("invalid value '{value}' for '{argument}': it takes a whole number");
+    let plain = format!("{text}\n\nFor more information, try '--help'.\n");
+    if is_none { clap::Error::raw(error.kind(), plain) } else { error }
 }
 
 fn run(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {

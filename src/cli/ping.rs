@@ -57,8 +57,10 @@ fn print(context: &Context, node: &str, answer: &Value) -> Result<(), Failure> {
     }
     let error = text("Error").unwrap_or("no reason given");
     context.output.error(&match (text("From"), text("TimeStr")) {
-        (Some(from), Some(time)) if !from.is_empty() => format!("No reply: {error} from {from} in {time}"),
-        _ => format!("No reply: {error}"),
+        (Some(from), Some(time)) if !from.is_empty() => {
+            format!("No reply from {node}: {error} from {from} in {time}")
+        }
+        _ => format!("No reply from {node}: {error}"),
     });
     Ok(())
 }

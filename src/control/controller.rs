@@ -13,6 +13,7 @@ use super::channel::Channel;
 use super::session::{Next, Peer};
 use crate::counters::ControllerCounters;
 use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
+use crate::work::jobs::NO_CONTROLLER;
 use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
@@ -78,7 +79,7 @@ async fn operate(context: &Context, peer: &Peer, operation: Map<String, Value>) 
         (Origin::Mesh { .. }, _) => return refused("operations are not served over the mesh"),
     }
     let Some(controller) = &context.controller else {
-        return refused("this node is no control node: configure work-controller");
+        return refused(NO_CONTROLLER);
     };
     controller.operate(Operation::parse(operation)?, peer.credentials.clone()).await
 }

@@ -23,6 +23,8 @@ use crate::os::back_off::BackOff;
 
 /// The work type whose units are jobs.
 pub const CONTROLLER: &str = "controller";
+/// What a node without one says.
+pub const NO_CONTROLLER: &str = "this node is no control node: configure work-controller";
 
 /// How long the answer to a cancel or release waits for the job's end.
 const PATIENCE: Duration = Duration::from_secs(10);

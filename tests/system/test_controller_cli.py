@@ -445,6 +445,22 @@ def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
     assert run(home / "work" / "site.yml").returncode == 69
 
 
+def test_what_cannot_be_is_said_in_plain_words(mesh):
+    mesh.node("alone", work=[command_type("cat", "cat")])
+    mesh.start()
+    alone = mesh["alone"]
+    listed, submitted = meshctl(alone, "job", "list"), meshctl(alone, "job", "submit")
+    assert "this node is no control node: configure work-controller" in listed.stderr, listed
+    assert (submitted.returncode, submitted.stderr) == (101, "meshctl: this node is no control node: configure work-controller\n")
+    assert meshctl(alone, "ping", "nosuch", "--count", "1").stderr.startswith("No reply from nosuch: no route to node")
+    for words, argument in ((["job", "show", "abc"], "<ID>"), (["job", "list", "--limit", "x"], "--limit <LIMIT>"),
+                            (["top", "--interval", ""], "--interval <SECONDS>")):
+        done = meshctl(alone, *words)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            64, f"error: invalid value '{words[-1]}' for '{argument}': it takes a whole number"), done
+    assert "[default: standard input]" not in meshctl(alone, "job", "submit", "--help").stdout
+
+
 def test_who_follows_a_job_hears_that_its_node_is_out_of_reach(mesh):
     mesh.node("alone", work=[command_type("cat", "cat")])
     mesh.start()

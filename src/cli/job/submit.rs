@@ -9,9 +9,9 @@ use crate::cli::output::interrupted;
 use crate::cli::wait::POLL;
 use crate::cli::work::payload::Payload;
 use crate::cli::work::submit::{Unsent, not_accepted, send};
-use crate::rpc::Submitted;
 use crate::rpc::request::SubmitRequest;
-use crate::work::jobs::CONTROLLER;
+use crate::rpc::{CallError, ErrorCode, Submitted};
+use crate::work::jobs::{CONTROLLER, NO_CONTROLLER};
 
 /// Submits a stream, and returns the job's number.
 ///
@@ -29,7 +29,13 @@ pub(super) async fn submit(
         payload_length: payload.size,
         ..SubmitRequest::default()
     };
-    let unit = context.client.submit(request).await.map_err(not_accepted)?;
+    let refused = |error| match error {
+        CallError::Refused(line) if line.code() == ErrorCode::UnknownWorkType => {
+            Failure::new(Exit::SubmitFailed, NO_CONTROLLER)
+        }
+        error => not_accepted(error),
+    };
+    let unit = context.client.submit(request).await.map_err(refused)?;
     let submitted = match send(unit, payload, context.output).await {
         Ok(submitted) => submitted,
         Err(Unsent::GivenUp(failure)) => return Err(failure),

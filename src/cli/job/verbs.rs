@@ -101,7 +101,7 @@ pub(in crate::cli) struct Several {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SubmitFlags {
-    /// The stream [default: standard input]
+    /// The stream; - is standard input
     #[arg(default_value = "-")]
     file: String,
     /// The header as JSON, instead of a header line; the flags below replace its keys
