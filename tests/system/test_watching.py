@@ -36,7 +36,7 @@ def test_a_graph_in_three_notations(line):
     assert len(list(picture.iter(f"{name}line"))) == 2
     assert json.loads(meshctl(control, "--json", "graph")) == {
         "node": "control", "nodes": ["control", "execution", "hop"],
-        "links": [{"ends": ["control", "hop"], "cost": 1.0, "both": True}, {"ends": ["execution", "hop"], "cost": 1.0, "both": True}],
+        "links": [{"a": a, "b": "hop", "cost_ab": 1.0, "cost_ba": 1.0} for a in ("control", "execution")],
     }
 
 

@@ -77,7 +77,7 @@ impl Picture {
     }
 
     fn json(&self) -> Value {
-        let link = |(ends, (cost, both)): (&(String, String), &(f64, bool))| json!({"ends": ends, "cost": cost, "both": both});
+        let link = |((a, b), [cost_ab, cost_ba]): (&(String, String), &[Option<f64>; 2])| json!({"a": a, "b": b, "cost_ab": cost_ab, "cost_ba": cost_ba});
         let links: Vec<Value> = self.links.iter().map(link).collect();
         json!({"node": self.own, "nodes": self.nodes, "links": links})
     }
