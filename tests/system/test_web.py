@@ -497,7 +497,8 @@ def test_what_allow_says_is_the_most(mesh, tmp_path):
     web, client = directive(tmp_path, allow="read")
     mesh.node("n", extra=[web, control_settings(tmp_path)]).start()
     assert client.get("/api/v1/session", "t-admin").json["level"] == "read"
-    assert client.post("/api/v1/jobs", stream(), "t-admin").code == "forbidden"
+    refused = client.post("/api/v1/jobs", stream(), "t-admin")
+    assert (refused.code, "`allow` of this node's web is read" in refused.body.decode()) == ("forbidden", True), refused.body
 
 
 def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh, tmp_path):

@@ -184,7 +184,7 @@ impl Web {
                 self.gate.identify(&client, &head, &called).await?
             }
         };
-        admit(&visitor, route.needs)?;
+        admit(&visitor, route.needs, self.gate.allow)?;
         if route.is_change() {
             self.gate.check_form(&visitor, &head.headers, &called, &client)?;
         }
@@ -252,7 +252,8 @@ impl Web {
     }
 }
 
-fn admit(visitor: &Visitor, needs: Needs) -> Result<(), ApiRefusal> {
+/// `allow` is the most that anybody may do here.
+fn admit(visitor: &Visitor, needs: Needs, allow: AccessLevel) -> Result<(), ApiRefusal> {
     let (is_enough, needed) = match needs {
         Needs::Nothing | Needs::Anybody => return Ok(()),
         Needs::Presence => (visitor.is_here || visitor.level >= AccessLevel::Read, AccessLevel::Read),
@@ -261,6 +262,10 @@ fn admit(visitor: &Visitor, needs: Needs) -> Result<(), ApiRefusal> {
     match visitor.name() {
         _ if is_enough => Ok(()),
         None => Err(ApiRefusal::new(Code::Unauthorized, "a token is needed")),
+        Some(_) if needed > allow => {
+            let why = format!("this needs the level {needed}, and `allow` of this node's web is {allow}");
+            Err(ApiRefusal::new(Code::Forbidden, why))
+        }
         Some(_) => Err(ApiRefusal::new(Code::Forbidden, format!("this needs the level {needed}"))),
     }
 }
