@@ -10,7 +10,7 @@ use crate::rpc::report::node::Section;
 use crate::rpc::request::Request;
 use crate::rpc::{CallError, Client};
 
-/// What is looked at beside that of which events are told.
+/// Sections to read besides those that events are made of.
 const MORE: [Section; 2] = [Section::Version, Section::Links];
 
 /// Somebody who looks.

@@ -73,8 +73,8 @@ impl JobDriver {
         self.published.is_followed(job)
     }
 
-    /// The store does not know a job whose units here have not shown its end. They end if it was deleted. One that the store
-    /// has lost with its last commits is looked up anew by the next poll.
+    /// Ends the units of a job that is not in the store, if it was deleted. If the store has lost it with its last commits
+    /// instead, the next poll notices that, and looks after its units.
     pub(super) async fn end_deleted(&self, job: JobId) -> Result<(), Error> {
         if self.store.lost(vec![job]).await?.is_empty() {
             self.fail_units(job, &format!("job {job} was deleted")).await;

@@ -12,9 +12,9 @@ use crate::rpc::report::controller::InstanceReport;
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::CallerName;
 
-/// Instances that are told one by one.
+/// The most instances with a finding of their own; the rest are counted.
 const TOLD: usize = 20;
-/// How long the controller may take to list them: its store may hang, and the other checks are told all the same.
+/// How long to wait for the list of instances. The store may hang, and the other findings must not hang with it.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Asks the node's controller.
@@ -29,11 +29,11 @@ pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
     vec![Finding::not_asked(
         "work-controller",
         format_args!("its instances: {why}"),
-        "meshctl controller status",
+        "meshctl controller ping",
     )]
 }
 
-/// Faults first: of many the first are told.
+/// Faults come before advice, so that advice is what is cut off.
 fn of_all(instances: &[InstanceReport]) -> Vec<Finding> {
     let (faults, advice): (Vec<_>, Vec<_>) =
         instances.iter().filter_map(of_one).partition(|one| one.severity == Severity::Error);

@@ -109,10 +109,7 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
         }
         Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
-            match why.contains("its log says why") {
-                true => format!("on its host: journalctl -u meshd -n 50; {verify}"),
-                false => format!("its log says why; if it refuses a certificate: {verify}"),
-            },
+            format!("on its host: journalctl -u meshd -n 50; if it refuses a certificate: {verify}"),
         ),
         Dialled::Fails(DialFailure::Resolve { source, .. }) => (
             format!("the name in {address} has no address: {source}"),
