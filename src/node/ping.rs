@@ -12,6 +12,8 @@ use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(10);
+/// How long each ping of a traceroute waits before the next one follows: one lost packet does not end a trace.
+const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(7)];
 
 /// The result of one ping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,10 @@ pub enum PingError {
 impl NodeHandle {
     /// Sends one ping that may take `hops` hops.
     pub async fn ping(&self, target: &NodeId, hops: u8) -> PingReply {
+        self.ping_within(LIMIT, target, hops).await
+    }
+
+    async fn ping_within(&self, limit: Duration, target: &NodeId, hops: u8) -> PingReply {
         let socket = match self.bind_ephemeral().await {
             Ok(socket) => socket,
             Err(BindError::InUse(_) | BindError::Stopped) => {
@@ -51,18 +57,19 @@ impl NodeHandle {
             }
         };
         let start = Instant::now();
-        let (from, error) = tokio::time::timeout(LIMIT, exchange(&socket, target, hops))
+        let (from, error) = tokio::time::timeout(limit, exchange(&socket, target, hops))
             .await
             .unwrap_or((None, Some(PingError::Timeout)));
         PingReply { from, elapsed: start.elapsed(), error }
     }
 
     /// Pings with 0, 1, 2, … hops until the target answers or something else than the hops goes wrong: one
-    /// reply for each node on the way. Replies from nodes on the way carry no error.
+    /// reply for each node on the way. Replies from nodes on the way carry no error. A ping without an answer is sent
+    /// again.
     pub async fn traceroute(&self, target: &NodeId) -> Vec<PingReply> {
         let mut way = Vec::new();
         for hops in 0..=MAX_HOPS {
-            let mut reply = self.ping(target, hops).await;
+            let mut reply = self.ping_again(target, hops).await;
             let goes_on = reply.error == Some(PingError::Unreachable(Problem::MessageExpired));
             if goes_on {
                 reply.error = None;
@@ -73,6 +80,19 @@ impl NodeHandle {
             }
         }
         way
+    }
+
+    /// The first answer to pings that follow each other, or the last one's error.
+    async fn ping_again(&self, target: &NodeId, hops: u8) -> PingReply {
+        let [first, others @ ..] = WAITS;
+        let mut reply = self.ping_within(first, target, hops).await;
+        for wait in others {
+            if reply.error != Some(PingError::Timeout) {
+                break;
+            }
+            reply = self.ping_within(wait, target, hops).await;
+        }
+        reply
     }
 }
 

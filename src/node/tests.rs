@@ -207,6 +207,20 @@ async fn a_line_converges_and_pings_across() {
     assert!(way.iter().all(|reply| reply.error.is_none()), "{way:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lost_ping_does_not_end_a_trace() {
+    let mut lab = Lab::new();
+    let nodes = lab.line(&["a", "b"]).await;
+    lab.silence("a", "b", true);
+    let (way, ()) = tokio::join!(nodes[0].traceroute(nodes[1].id()), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        lab.silence("a", "b", false);
+    });
+    let from: Vec<_> = way.iter().map(|reply| reply.from.as_ref().map(NodeId::as_str)).collect();
+    assert_eq!(from, [Some("a"), Some("b")]);
+    assert_eq!(way[1].error, None);
+}
+
 #[tokio::test]
 async fn a_ping_to_nowhere_says_so_at_once() {
     let mut lab = Lab::new();
@@ -298,7 +312,9 @@ async fn one_stuck_neighbour_does_not_hold_up_the_others() {
         lab.join(&leaf, &hub).await;
         leaves.push(leaf);
     }
-    eventually("the star stands", || async { leaves[1].status().await.routing_table.len() == 3 }).await;
+    for leaf in &leaves[1..] {
+        eventually("the star stands", || async { leaf.status().await.routing_table.len() == 3 }).await;
+    }
     lab.net.black_hole("hub", "stuck", true);
     let sender = leaves[1].bind_ephemeral().await.unwrap();
     for _ in 0..20_000 {

@@ -187,7 +187,9 @@ def test_a_firewall_of_the_mesh(mesh, pki):
     node.config.write_text(json.dumps(own))
     for each in mesh.nodes.values():
         each.start()
-    until("a route", lambda: "far" in mesh["near"].status()["RoutingTable"])
+    # Also back: without a way for its refusal, far is silent.
+    for one, other in [("near", "far"), ("far", "near")]:
+        until("a route", lambda one=one, other=other: other in mesh[one].status()["RoutingTable"])
     told(examine(mesh["near"], "far"), "firewall", "firewallrule", "not asked", at="far")
 
 
