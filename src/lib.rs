@@ -3,9 +3,10 @@
 //! # The rooms
 //!
 //! Dependencies point one way: `wire` <- `mesh` <- `node` <- `stream` <- `service`, `work` <- `control` <-
-//! `http` <- `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc` below `work`
-//! and `control`, `pods` below `work`, `controller` above `work`, `confine` beside it. `config` stands above the rooms,
-//! of which it names only the options, and `daemon` reads it. tests/rooms.rs lists and checks every arrow.
+//! `http` <- `daemon` <- `program`. `backend` stands beside `node`, `tls` below the rooms that open connections, `rpc`
+//! below `work` and `control`, `pods` below `work`, `controller` above `work`, `confine` beside it. `config` stands
+//! above the rooms, of which it names only the options, and `daemon` reads it. tests/rooms.rs lists and checks every
+//! arrow.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
 //! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.

@@ -54,8 +54,9 @@ pub struct Facts {
     order: Order,
 }
 
-/// The order in which components are started: probes are answered from the first on, the mesh can reach the control service as soon as there is a link, and
-/// listeners of the control service on this host come last, so that an answer means that the node is up.
+/// The order in which components are started: probes are answered from the first on, the mesh can reach the control
+/// service as soon as there is a link, and listeners of the control service on this host come last, so that an answer
+/// means that the node is up.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     Http,

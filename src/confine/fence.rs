@@ -1,5 +1,5 @@
-//! The kernel's fence (Landlock): which rights hold below which paths, and the one port that may be connected to. A right that the kernel cannot govern
-//! yet is left alone, but those that any use would need.
+//! The kernel's fence (Landlock): which rights hold below which paths, and the one port that may be connected to. A
+//! right that the kernel cannot govern yet is left alone, but those that any use would need.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! The table of a UDP proxy: one flow for each source, each a task with a small inbox of its own.
 //!
-//! Owns the bounds: how many flows, of one neighbour too, how much waits for one, how long a silent one is kept. What a flow does with
-//! its datagrams is the proxy's business.
+//! Owns the bounds: how many flows, of one neighbour too, how much waits for one, how long a silent one is kept. What a
+//! flow does with its datagrams is the proxy's business.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -7,8 +7,8 @@
 //! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`,
 //!   `clock`: the verbs.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
-//! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what SQLite can still
-//!   write on a full disk; `options`: which database; `inspect`: a look from outside.
+//! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what
+//!   SQLite can still write on a full disk; `options`: which database; `inspect`: a look from outside.
 //!
 //! Every write of an owner carries its epoch. One that changes nothing is counted, and fails with
 //! [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.

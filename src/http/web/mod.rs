@@ -3,8 +3,8 @@
 //! the node's reports, or is the controller's answer.
 //!
 //! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
-//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown without a level;
-//!   `watch` the events; `openapi` describes all of it.
+//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown
+//!   without a level; `watch` the events; `openapi` describes all of it.
 
 mod gate;
 mod hosts;

@@ -1,7 +1,8 @@
 //! The kernel's routes through one interface: those of the mesh, and no others.
 //!
-//! Owns the difference between the routes that were installed and those that are wanted. It adds and removes its own routes only; one that
-//! somebody else has for the same network stands and is reported once. What networks are, it does not know.
+//! Owns the difference between the routes that were installed and those that are wanted. It adds and removes its own
+//! routes only; one that somebody else has for the same network stands and is reported once. What networks are, it does
+//! not know.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -2,8 +2,8 @@
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
 //! written down first, so that a restart goes on where the last daemon stopped.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
-//! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the lines, `payload` sends it, `output`
-//! keeps what has come.
+//! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the
+//! lines, `payload` sends it, `output` keeps what has come.
 
 mod disclaim;
 mod driver;

@@ -1,7 +1,7 @@
 //! The IDs that this node has promised not to run, so that who asked may run the job elsewhere, and which of them it has run
-//! before: of those nobody may think that nothing ever ran. Owns how long a promise lasts, how many a caller may have, and the file in which they outlive the daemon. Only the time that a daemon runs
-//! counts, by its monotonic clock: no clock that jumps ends a promise early, and a node that is down makes it longer.
-//! Knows nothing of units.
+//! before: of those nobody may think that nothing ever ran. Owns how long a promise lasts, how many a caller may have,
+//! and the file in which they outlive the daemon. Only the time that a daemon runs counts, by its monotonic clock: no
+//! clock that jumps ends a promise early, and a node that is down makes it longer. Knows nothing of units.
 
 use std::collections::BTreeMap;
 use std::fs;
