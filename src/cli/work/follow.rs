@@ -12,7 +12,10 @@ use crate::cli::{
     Context,
     exit::{Exit, Failure},
     output::interrupted,
+    status,
 };
+use crate::rpc::report::node::Section;
+use crate::rpc::request::Request;
 use crate::rpc::{CallError, FollowEvent, FollowedOutput, UnitReport, UnitState};
 
 /// How often a unit that has not started is looked at.
@@ -46,15 +49,26 @@ async fn tell(context: &Context, unit: &str) -> Infallible {
         sleep(WAITING).await;
         // Who follows the output says that our own node is away.
         let Ok(report) = context.client.unit_status(unit).await else { continue };
-        if report.state == UnitState::Pending {
-            if !report.detail.contains("no route to node") {
+        if report.state == UnitState::Pending
+            && let Some((node, _)) = report.remote()
+        {
+            if !lacks_route(context, node).await {
                 continue;
             }
-            context.output.note(&format!("Unit {unit} waits: {}", report.detail));
+            let why = format!("Waiting for node {node}, trying again: no route to node {node}");
+            context.output.note(&format!("Unit {unit} waits: {why}"));
         }
         break;
     }
     std::future::pending().await
+}
+
+/// Whether our node says that it has no route to that one.
+async fn lacks_route(context: &Context, node: &str) -> bool {
+    let routes = Request::Status { fields: Some(vec![Section::Routes.to_string()]) };
+    let Ok(answer) = context.client.command(&routes).await else { return false };
+    let routes = status::read(&answer).ok().and_then(|report| report.routing_table);
+    routes.is_some_and(|routes| !routes.contains_key(node))
 }
 
 async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {

@@ -1,7 +1,7 @@
 //! What is wrong with this node: its configuration, its host and its links. Owns the order of the examination, and that
 //! there is one at a time. Each check is a function from facts to findings: of the configuration in `check`, of the host in
-//! `checks`, of links in `links`, of a controller's instances in `instances`. The way to another node is examined by whoever
-//! asks.
+//! `checks`, of links in `links`, of a controller's instances in `instances`. `meshctl doctor` itself examines the way to
+//! another node.
 
 mod checks;
 mod facts;
