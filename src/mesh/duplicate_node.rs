@@ -1,145 +1,131 @@
-//! Two nodes with one ID: the one that started first stays.
+//! What others say in our name, be it another node with our ID, our own past, or a liar: it is outdone
+//! (docs/protocol.md#duplicates).
 //!
-//! It floods a notice each time that it hears the other one (docs/protocol.md#duplicates). The other one, which is this
-//! file's second half, stops only when such notices persist, since anybody in the mesh can make up a few: meanwhile it
-//! floods its own update often, so that a node that is really there has something to answer.
+//! Nobody who hears an update can tell who made it. So nothing of that kind ends this node: what is newer than its own
+//! word is answered by something newer still, and an operator is told. Only a peer that opens a session as this node, and
+//! proves by a certificate that it may, shows that there are two of them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rand::RngExt;
+
 use super::throttle::Throttle;
-use super::{Event, Mesh, Now, Tick};
-use crate::wire::RoutingUpdate;
+use super::{Event, Mesh, Now, SessionId, Tick};
+use crate::wire::{NodeId, RoutingUpdate};
 
-/// Between two notices to a node that uses our ID.
+/// Between two notices of one epoch.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two warnings of the same kind.
+/// Notices that are given at once.
+const MOST_NOTICES: usize = 16;
+/// Between two later epochs: of two nodes with one ID, the one that has to take them is then rarely believed.
+const EPOCH_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
-/// Between own updates while this node is suspected, at most.
-const SUSPECTED_ROUND: Duration = Duration::from_secs(10);
-/// How long a notice keeps this node suspected.
-const SUSPICION: Duration = Duration::from_secs(60);
-/// Notices that end this node, if they are spread over at least [`PERSISTENT`].
-const ENOUGH: u32 = 3;
-const PERSISTENT: Duration = Duration::from_secs(25);
+/// A later epoch exceeds the one before by at most this: nobody can have it distrusted before it is taken.
+const LONGEST_STEP: u64 = 64;
+/// Sequences beyond this are not outdone by others: a later epoch begins.
+const LAST_SEQUENCE: u64 = u64::MAX >> 1;
 
-/// What is known of other nodes with our ID.
+/// What is known of others that speak in our name.
 #[derive(Debug)]
 pub(super) struct DuplicateNodes {
+    /// The epoch of this node's start: what is older than this in our name was said by another process.
+    started: u64,
     notices: Throttle,
-    /// The epoch of a node that started after us, if it has to be sent a notice.
-    newer: Option<u64>,
-    accuser: Option<Accuser>,
-    warned_of_newer: Option<Tick>,
-    warned_of_accuser: Option<Tick>,
-}
-
-/// A node that says it was here first.
-#[derive(Debug)]
-struct Accuser {
-    epoch: u64,
-    /// Sequence of its latest notice that counts.
-    sequence: u64,
-    /// Sequence of our latest update before that notice.
-    answers: u64,
-    notices: u32,
-    first: Tick,
-    latest: Tick,
+    /// Later epochs than ours of which a notice has to be given.
+    newer: BTreeSet<u64>,
+    epochs: Throttle,
+    /// The neighbour that the last such update came by, and when.
+    heard: Option<(NodeId, Tick)>,
+    warned: Option<Tick>,
 }
 
 impl DuplicateNodes {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(started: u64) -> Self {
         Self {
+            started,
             notices: Throttle::new(NOTICE_INTERVAL),
-            newer: None,
-            accuser: None,
-            warned_of_newer: None,
-            warned_of_accuser: None,
+            newer: BTreeSet::new(),
+            epochs: Throttle::new(EPOCH_INTERVAL),
+            heard: None,
+            warned: None,
         }
     }
 
-    /// When the next notice is due.
+    /// When the next notice or the next epoch is due.
     pub(super) fn due(&self) -> Option<Tick> {
-        self.notices.due()
+        [self.notices.due(), self.epochs.due()].into_iter().flatten().min()
     }
 
-    /// The longest time between own updates, if this node is suspected.
-    pub(super) fn round(&self, now: Tick) -> Option<Duration> {
-        let suspected = self.accuser.as_ref().is_some_and(|accuser| accuser.persists(now));
-        suspected.then_some(SUSPECTED_ROUND)
-    }
-
-    /// A notice claims that this node is the newer one, whose latest update had the sequence `own`. True if such notices
-    /// persist.
-    fn accuse(&mut self, notice: &RoutingUpdate, own: u64, now: Tick) -> bool {
-        let (epoch, sequence) = (notice.epoch, notice.sequence);
-        match &mut self.accuser {
-            Some(accuser) if accuser.persists(now) => {
-                // One at a time: of several that are there, each one's notices are enough.
-                if accuser.epoch == epoch && accuser.sequence < sequence && accuser.answers < own {
-                    let notices = accuser.notices.saturating_add(1);
-                    *accuser = Accuser { sequence, answers: own, notices, latest: now, ..*accuser };
-                }
-                accuser.notices >= ENOUGH && accuser.latest.since(accuser.first) >= PERSISTENT
-            }
-            Some(_) | None => {
-                let (first, latest) = (now, now);
-                self.accuser = Some(Accuser { epoch, sequence, answers: own, notices: 1, first, latest });
-                false
-            }
-        }
-    }
-}
-
-impl Accuser {
-    fn persists(&self, now: Tick) -> bool {
-        now.since(self.latest) < SUSPICION
+    /// The neighbour that brought the last update in our name that is not ours, and how long ago.
+    pub(super) fn heard(&self, now: Tick) -> Option<(NodeId, Duration)> {
+        self.heard.as_ref().map(|(by, when)| (by.clone(), now.since(*when)))
     }
 }
 
 impl Mesh {
-    /// An update in our name: an echo, our own past, or a node with the same ID.
-    pub(super) fn handle_update_in_our_name(&mut self, update: &RoutingUpdate, now: Now) {
+    /// An update in our name: an echo, or what we have not said.
+    pub(super) fn handle_update_in_our_name(&mut self, session: SessionId, update: &RoutingUpdate, now: Now) {
+        let is_unsaid = update.epoch == self.epoch && self.is_unsaid(update);
+        // Whoever hears that believes in our epoch no more.
+        let is_accused = update.suspected_duplicate == self.epoch;
+        if is_accused || (is_unsaid && update.sequence > LAST_SEQUENCE) {
+            self.duplicates.epochs.request(now.tick);
+        } else if is_unsaid {
+            self.own_update.outdo(update.sequence);
+            self.own_update.request(now.tick);
+        }
         if update.epoch > self.epoch {
-            self.duplicates.newer = Some(update.epoch);
+            // Not outdone by an epoch later still: there may be none, and a receptor node that started after us
+            // ends by a notice.
+            self.duplicates.newer.insert(update.epoch);
+            if self.duplicates.newer.len() > MOST_NOTICES {
+                self.duplicates.newer.pop_first();
+            }
             self.duplicates.notices.request(now.tick);
-        } else if update.epoch < self.epoch && update.suspected_duplicate == self.epoch {
-            self.handle_accusation(update, now.tick);
-        }
-    }
-
-    fn handle_accusation(&mut self, notice: &RoutingUpdate, now: Tick) {
-        if self.duplicates.accuse(notice, self.own_update.sequence(), now) {
-            return self.outbox.report(Event::WeAreDuplicate);
-        }
-        let round = self.update_round(now);
-        self.own_update.bring_forward(now + round);
-        if take_warning(&mut self.duplicates.warned_of_accuser, now) {
-            self.outbox.report(Event::Suspected { epoch: notice.epoch });
-        }
-    }
-
-    /// Floods a notice that another node uses our name, if that is due. The answer to a flood in our name must not be a
-    /// flood of its own, so this is throttled; but each update of the other node is followed by a notice, since the
-    /// nodes that have heard it believe it.
-    pub(super) fn give_duplicate_notice(&mut self, now: Tick) {
-        if !self.duplicates.notices.take(now) {
+        } else if !is_accused && !is_unsaid {
             return;
         }
-        let Some(epoch) = self.duplicates.newer.take() else { return };
-        if take_warning(&mut self.duplicates.warned_of_newer, now) {
-            self.outbox.report(Event::DuplicateNode { epoch });
+        self.duplicates.heard = self.peer(session).map(|peer| (peer.clone(), now.tick));
+        let warned = &mut self.duplicates.warned;
+        if warned.is_none_or(|warned| now.tick.since(warned) >= WARNING_INTERVAL) {
+            *warned = Some(now.tick);
+            self.outbox.report(Event::SpokenFor { session, epoch: update.epoch });
         }
-        self.flood_own_update(epoch, now);
-        // The notice only corrects who is believed; our links come with the next update.
-        self.own_update.request(now);
     }
-}
 
-/// True once in each [`WARNING_INTERVAL`].
-fn take_warning(warned: &mut Option<Tick>, now: Tick) -> bool {
-    let due = warned.is_none_or(|warned| now.since(warned) >= WARNING_INTERVAL);
-    if due {
-        *warned = Some(now);
+    /// True if this node has not sent an update of its present epoch.
+    fn is_unsaid(&self, update: &RoutingUpdate) -> bool {
+        let (latest, announced) = self.own_update.sequences();
+        update.sequence > latest
+            || (update.sequence == announced
+                && self.forwarded(update.clone()).is_none_or(|echo| echo != self.own_update.message()))
     }
-    due
+
+    /// Somebody has opened a session as this node. If a certificate says that it may, and it was here first, this one
+    /// must stop. What has an epoch of ours may be ourselves, dialled by mistake.
+    pub(super) fn meet_duplicate(&mut self, session: SessionId, update: &RoutingUpdate) {
+        let policy = self.sessions.get(session).map(|state| state.policy());
+        let is_proven = policy.is_some_and(|policy| policy.certified.is_some() && policy.certifies(&self.id));
+        if is_proven && update.epoch < self.duplicates.started {
+            self.outbox.report(Event::WeAreDuplicate);
+        }
+    }
+
+    /// Answers what was said in our name, if that is due. The answer to a flood must not be a flood of its own, so this is
+    /// throttled.
+    pub(super) fn answer_duplicates(&mut self, now: Tick) {
+        if self.duplicates.epochs.take(now) {
+            self.epoch = self.epoch.saturating_add(self.rng.random_range(1..=LONGEST_STEP));
+            self.own_update.begin_epoch();
+            self.own_update.request(now);
+        }
+        if self.duplicates.notices.take(now) {
+            let newer = std::mem::take(&mut self.duplicates.newer);
+            newer.into_iter().for_each(|epoch| self.flood_own_update(epoch, now));
+            // The notices only correct who is believed; our links come with the next update.
+            self.own_update.request(now);
+        }
+    }
 }

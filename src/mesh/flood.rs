@@ -12,13 +12,18 @@ use crate::wire::{NodeId, RoutingUpdate, WireError};
 
 /// An update as it came in.
 #[derive(Debug)]
-struct Received {
-    update: RoutingUpdate,
+pub(super) struct Received {
+    pub(super) update: RoutingUpdate,
     /// Length of its message.
     size: usize,
 }
 
 impl Received {
+    /// Its epoch and sequence.
+    pub(super) fn version(&self) -> (u64, u64) {
+        (self.update.epoch, self.update.sequence)
+    }
+
     fn parse(message: &[u8]) -> Result<Self, WireError> {
         Ok(Self { update: RoutingUpdate::parse(message)?, size: message.len() })
     }
@@ -38,6 +43,7 @@ impl Mesh {
         let Some(state) = self.sessions.get(session) else { return Ok(()) };
         let policy = state.policy();
         if peer == self.id {
+            self.meet_duplicate(session, update);
             self.close(session, CloseReason::OwnId, now);
         } else if !policy.certifies(&peer) {
             let certified = policy.certified.clone().unwrap_or_default();
@@ -89,7 +95,7 @@ impl Mesh {
         head.forwarding_node == peer.as_str()
             && of_others
             && head.suspected_duplicate == 0
-            && self.lsdb.is_stale(&head.node_id, (head.epoch, head.sequence), now)
+            && self.lsdb.is_stale(&head.node_id, (head.epoch, head.sequence), &head.update_id, now)
     }
 
     fn check_update(&mut self, session: SessionId, received: Received, now: Now) {
@@ -101,6 +107,7 @@ impl Mesh {
         let was_listed = established.listed.is_some();
         match established.check(&self.id, update) {
             Ok(PeerUpdate::Process) => {
+                established.held.take_if(|_| update.node_id.as_ref() == Some(&update.forwarding_node));
                 if update.node_id.as_ref() != Some(&update.forwarding_node) {
                     self.confirm_alive(session);
                 } else if !was_listed {
@@ -118,14 +125,17 @@ impl Mesh {
         }
     }
 
-    fn apply_update(&mut self, session: SessionId, received: Received, now: Now) {
+    pub(super) fn apply_update(&mut self, session: SessionId, received: Received, now: Now) {
         self.count_update(session, now.tick);
-        let update = received.update;
         // A sender without a name is still starting.
-        let Some(node) = update.node_id.clone() else { return };
+        let Some(node) = received.update.node_id.clone() else { return };
         if node == self.id {
-            return self.handle_update_in_our_name(&update, now);
+            return self.handle_update_in_our_name(session, &received.update, now);
         }
+        if let Some(own_way) = self.own_way(&node).filter(|own_way| *own_way != session) {
+            return self.withhold(own_way, session, received, now);
+        }
+        let update = received.update;
         // Ours may be the longer name, so an update at the limit may no longer fit.
         let message = if update.suspected_duplicate != 0 {
             self.apply_correction(&node, update, now.tick)
@@ -189,7 +199,7 @@ impl Mesh {
         }
     }
 
-    fn forwarded(&self, update: RoutingUpdate) -> Option<Bytes> {
+    pub(super) fn forwarded(&self, update: RoutingUpdate) -> Option<Bytes> {
         RoutingUpdate { forwarding_node: self.id.clone(), ..update }.message().ok()
     }
 

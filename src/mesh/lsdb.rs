@@ -18,6 +18,7 @@ use super::anti_entropy::Digest;
 use super::quota::Quota;
 use super::spf::{ComputedRoutes, RouteComputation};
 use super::status::{Hops, LinkCosts, Links};
+use super::update_ids::update_key;
 use super::{Options, Tick};
 use crate::counters::Tables;
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
@@ -38,7 +39,9 @@ type Version = (u64, u64);
 #[derive(Debug)]
 struct Lsa {
     version: Version,
-    /// Its links as the node listed them; those that count lack some whose other ends deny them.
+    /// Key of its update's ID.
+    id: u64,
+    /// Its links as the node listed them; those count that their other ends list as well.
     links: Arc<Links>,
     /// The update as this node passes it on; `None` if it does not fit under this node's name, or while it is in
     /// doubt who said it.
@@ -89,7 +92,8 @@ pub(super) struct Lsdb {
     own: NodeId,
     remember: Duration,
     lsas: BTreeMap<NodeId, Lsa>,
-    /// The links that count. Shared with snapshots and computations; a change while one is held copies the table.
+    /// The links that count, from either end. Shared with snapshots and computations; a change while one is held copies
+    /// the table.
     links: Arc<LinkCosts>,
     /// The names in `links` by hash. Of two names with one hash the first one keeps it.
     by_hash: HashMap<NameHash, NodeId, BuildHasherDefault<IdentityHasher>>,
@@ -172,10 +176,11 @@ impl Lsdb {
         self.digest
     }
 
-    /// True if an update of that version says nothing: the table has it, or a newer one.
-    pub(super) fn is_stale(&self, node: &str, version: Version, now: Tick) -> bool {
-        !self.distrusts(node, version.0, now)
-            && self.lsas.get(node).is_some_and(|known| version <= known.version)
+    /// True if an update of that version and ID says nothing: the table has it, or a newer one.
+    pub(super) fn is_stale(&self, node: &str, version: Version, id: &str, now: Tick) -> bool {
+        let has =
+            |known: &Lsa| version < known.version || (version == known.version && update_key(id) == known.id);
+        !self.distrusts(node, version.0, now) && self.lsas.get(node).is_some_and(has)
     }
 
     fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
@@ -193,7 +198,11 @@ impl Lsdb {
             || !self.nodes.admits(from, 1, usize::from(before.is_some()));
         match before {
             Some(_) if self.distrusts(node.as_str(), update.epoch, now) => return News::Distrusted,
-            Some(known) if version <= known.version => return News::Nothing,
+            Some(known) if version < known.version => return News::Nothing,
+            // Of two words that cannot both be the node's, all believe the same one, so that it reaches the node.
+            Some(known) if version == known.version && *update.connections <= *known.links => {
+                return News::Nothing;
+            }
             None if self.is_echo(node, version) => return News::Nothing,
             Some(_) | None if full => return News::NoRoom,
             Some(_) | None => {}
@@ -208,6 +217,7 @@ impl Lsdb {
         let forwarded = RoutingUpdate { forwarding_node: self.own.clone(), ..update.clone() };
         let lsa = Lsa {
             version,
+            id: update_key(&update.update_id),
             links: links.clone(),
             message: forwarded.message().ok(),
             size,
@@ -247,32 +257,41 @@ impl Lsdb {
         self.links.get_key_value(name).map_or_else(|| name.clone(), |(listed, _)| listed.clone())
     }
 
-    /// The links that a node lists count from now on; false if they did before.
+    /// A node lists these links from now on; false if the same ones count as before.
     fn set_links(&mut self, node: &NodeId, said: &Arc<Links>) -> bool {
-        let before = self.links.get(node).cloned();
-        if before.as_ref() == Some(said) {
+        let is_listed = self.links.contains_key(node);
+        let before = self.links.get(node).cloned().unwrap_or_default();
+        let counted = if before == *said { said.clone() } else { self.counted(node, said) };
+        if is_listed && before == counted {
+            // Held once, by both tables.
+            if !Arc::ptr_eq(&before, &counted) {
+                self.list(node, counted);
+            }
             return false;
         }
-        let before = before.unwrap_or_default();
-        self.list(node, said.clone());
-        // A link that one end no longer lists is gone, whatever the other end last said. A link that it
-        // does not list yet stays: the other end was faster. Links of this node are its own to judge.
         let own = self.own.clone();
-        for end in before.keys().filter(|to| !said.contains_key(*to) && **to != own) {
-            if self.links.get(end).is_some_and(|links| links.contains_key(node)) {
-                self.relist(end, |links| links.remove(node));
-            }
+        self.list(node, counted.clone());
+        for end in before.keys().filter(|to| !counted.contains_key(*to) && **to != own) {
+            self.relist(end, |links| links.remove(node));
         }
-        // One that comes back is what its other end has gone on saying, and need not say again.
-        for end in said.keys().filter(|to| !before.contains_key(*to)) {
-            let cost = self.lsas.get(end).and_then(|known| known.links.get(node)).copied();
-            if let Some(cost) = cost
-                && self.links.get(end).is_none_or(|links| !links.contains_key(node))
-            {
-                self.relist(end, |links| links.insert(node.clone(), cost));
-            }
+        for (end, cost) in counted.iter().filter(|(to, cost)| before.get(*to) != Some(*cost) && **to != own) {
+            self.relist(end, |links| links.insert(node.clone(), *cost));
         }
         true
+    }
+
+    /// The links of a node that count: whoever claims a link alone must not be on the way to its other end. Each counts at
+    /// the larger of both costs. Those with this node are its own to judge.
+    fn counted(&self, node: &NodeId, said: &Arc<Links>) -> Arc<Links> {
+        let of_both = |(to, cost): (&NodeId, &Cost)| {
+            let theirs = *self.lsas.get(to).filter(|_| to != node)?.links.get(node)?;
+            Some((to.clone(), if theirs > *cost { theirs } else { *cost }))
+        };
+        let mut counted: Links = said.iter().filter_map(of_both).collect();
+        if let Some(cost) = self.own_links().and_then(|links| links.get(node)) {
+            counted.insert(self.own.clone(), *cost);
+        }
+        if counted == **said { said.clone() } else { counted.into() }
     }
 
     /// These links of a node count from now on.
@@ -292,9 +311,10 @@ impl Lsdb {
         self.list(node, links);
     }
 
-    /// The node is no longer listed.
+    /// The node is no longer listed, nor linked to any other.
     fn unlist(&mut self, node: &NodeId) {
-        Arc::make_mut(&mut self.links).remove(node);
+        let gone = Arc::make_mut(&mut self.links).remove(node).unwrap_or_default();
+        gone.keys().for_each(|end| self.relist(end, |links| links.remove(node)));
         if self.name_of(node.hash()) == Some(node) {
             self.by_hash.remove(&node.hash());
         }
@@ -323,7 +343,7 @@ impl Lsdb {
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) {
         let Some(mut lsa) = self.remove(node) else { return };
         if lsa.version.0 == update.suspected_duplicate {
-            lsa.version = (update.epoch, update.sequence);
+            (lsa.version, lsa.id) = ((update.epoch, update.sequence), update_key(&update.update_id));
             // The links are the other one's.
             lsa.message = None;
         }

@@ -11,8 +11,8 @@
 //! - `lsdb`: who is linked to whom; `spf`: the shortest paths over that; `forwarding`: the table made of them, and what
 //!   becomes of a datagram; `firewall`: the rules that it meets first;
 //! - `services`, `service_table`: the services of this node and of others; `newcomers`: when they are told of those;
-//! - `aging`: nodes that have been away for long; `duplicate_node`: two nodes with one ID; `update_ids`: updates that are
-//!   passed on without being believed;
+//! - `aging`: nodes that have been away for long; `duplicate_node`: what others say in our name; `first_hand`: what they
+//!   say in a neighbour's name; `update_ids`: updates that are passed on without being believed;
 //! - `quota`: how much of a table each neighbour may fill; `throttle`: "soon, but not too often";
 //! - `options`, `clock`, `outbox`, `status`: timers and bounds, time, outputs, and what is known as plain data.
 
@@ -23,6 +23,7 @@ mod duplicate_node;
 mod duplicate_session;
 mod exchange;
 pub mod firewall;
+mod first_hand;
 mod flood;
 mod forwarding;
 mod link_policy;
@@ -120,7 +121,7 @@ impl Mesh {
             forwarding: Forwarding::new(hash, &options),
             services: Services::new(id.clone(), &options, now.tick),
             aging: Aging::default(),
-            duplicates: DuplicateNodes::new(),
+            duplicates: DuplicateNodes::new(epoch),
             update_ids: UpdateIds::new(options.seen_time),
             counters: Counters::default(),
             outbox: Outbox::default(),
@@ -215,7 +216,7 @@ impl Mesh {
         if self.forwarding.take_due(now.tick) {
             self.compute_routes(now.tick);
         }
-        self.give_duplicate_notice(now.tick);
+        self.answer_duplicates(now.tick);
         if self.own_update.take_due(now.tick) {
             self.flood_own_update(0, now.tick);
         }
@@ -305,7 +306,7 @@ impl Mesh {
             self.own_update.request(now.tick);
         } else {
             // The only neighbour is sent it right here, and passes it on.
-            let round = self.update_round(now.tick);
+            let round = self.update_round();
             self.own_update.bring_forward(now.tick + round);
         }
         self.forwarding.request(now.tick);
@@ -318,7 +319,8 @@ impl Mesh {
 
     /// Ends a session and all that depends on it; a reject goes out before, if the reason asks for one.
     fn close(&mut self, session: SessionId, reason: CloseReason, now: Now) {
-        let Some(peer) = self.sessions.remove(session) else { return };
+        let Some(gone) = self.sessions.remove(session) else { return };
+        let (peer, held) = gone.map(|gone| (gone.peer, gone.held)).unzip();
         if reason.rejects() {
             self.outbox.send(session, Bytes::from_static(REJECT), Class::Control);
         }
@@ -331,6 +333,9 @@ impl Mesh {
         self.outbox.report(Event::CloseSession { session, peer: peer.clone(), reason });
         if let Some(peer) = peer {
             self.promote_contester(session, peer, now);
+        }
+        if let Some((session, held)) = held.flatten() {
+            self.apply_update(session, held, now);
         }
     }
 

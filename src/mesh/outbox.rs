@@ -97,18 +97,16 @@ pub enum Event {
         /// How many.
         messages: u32,
     },
-    /// Another node that started later uses our ID; it was sent a notice. At most once a minute.
-    DuplicateNode {
+    /// An update in our name came that this node has not sent, and is outdone: another node uses our ID, or somebody
+    /// lies. At most once a minute.
+    SpokenFor {
+        /// The session of the neighbour that it came by.
+        session: SessionId,
         /// Its epoch.
         epoch: u64,
     },
-    /// A notice claims that another node was here first under our ID. At most once a minute; this node goes on
-    /// unless the notices persist.
-    Suspected {
-        /// That node's epoch.
-        epoch: u64,
-    },
-    /// Another node was here first under our ID, and its notices persist: this one must stop.
+    /// Another node has opened a session under our ID, has proved by its certificate that it may, and was here first: this
+    /// one must stop.
     WeAreDuplicate,
     /// Our links or services no longer fit into a message.
     UpdateTooLarge(Arc<WireError>),

@@ -46,6 +46,21 @@ impl OwnUpdate {
         self.sequence
     }
 
+    /// That of the latest one at all, and of the latest one that established neighbours were sent.
+    pub(super) fn sequences(&self) -> (u64, u64) {
+        (self.latest, self.sequence)
+    }
+
+    /// Somebody has used that sequence in our name: ours go on after it.
+    pub(super) fn outdo(&mut self, sequence: u64) {
+        self.latest = self.latest.max(sequence);
+    }
+
+    /// Sequences start again.
+    pub(super) fn begin_epoch(&mut self) {
+        (self.latest, self.sequence) = (0, 0);
+    }
+
     /// That update.
     pub(super) fn message(&self) -> Bytes {
         self.message.clone()
@@ -113,12 +128,11 @@ impl Mesh {
     }
 
     /// How long until the next own update if nothing changes.
-    pub(super) fn update_round(&mut self, now: Tick) -> Duration {
+    pub(super) fn update_round(&mut self) -> Duration {
         let (options, nodes) = (&self.options, self.lsdb.reachable());
         let relaxed =
             (options.relaxed_interval + options.relaxed_per_node * nodes).max(options.update_interval);
         let round = if self.sessions.all_meshd() { relaxed } else { options.update_interval };
-        let round = self.duplicates.round(now).map_or(round, |suspected| suspected.min(round));
         self.jittered(round)
     }
 
@@ -129,7 +143,7 @@ impl Mesh {
     pub(super) fn flood_own_update(&mut self, suspected_duplicate: u64, now: Tick) {
         self.own_update.throttle.note_done(now);
         self.own_update.newcomers = None;
-        self.own_update.next = now + self.update_round(now);
+        self.own_update.next = now + self.update_round();
         if self.sessions.by_peer().is_empty() {
             return;
         }

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::anti_entropy::{Digest, dated};
 use super::newcomers::Newcomers;
 use super::service_table::{Key, NewService, ServiceTable};
-use super::throttle::Throttle;
+use super::throttle::{BackOff, Throttle};
 use super::{Event, Mesh, Now, Options, SessionId, Tick};
 use crate::counters::Tables;
 use crate::wire::advertisement::AdvertisementMessage;
@@ -38,6 +38,9 @@ const MOST_AHEAD: SignedDuration = SignedDuration::from_hours(200 * 366 * 24);
 /// How far the clocks of a mesh differ, and how long a message is under way. What is dated within that was said just now.
 const JUST_NOW: SignedDuration = SignedDuration::from_secs(30);
 
+/// Between two announcements that take back what others go on saying of our services.
+const CORRECTION_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Remembered withdrawals: at most this many, the oldest is forgotten first.
 const MOST_WITHDRAWN: usize = 16_384;
 
@@ -60,6 +63,8 @@ pub(super) struct Services {
     /// The latest date that an own advertisement carried: they only grow, whatever the clock does.
     last_date: Timestamp,
     throttle: Throttle,
+    /// Of announcements that take back what others have said.
+    corrections: BackOff,
     /// The next regular round of announcements.
     next: Tick,
     pub(super) newcomers: Newcomers,
@@ -113,6 +118,7 @@ impl Services {
             work_commands: Vec::new(),
             last_date: Timestamp::UNIX_EPOCH,
             throttle: Throttle::new(options.advertise_hold),
+            corrections: BackOff::new(options.advertise_hold, CORRECTION_INTERVAL),
             next: now + options.advertise_interval,
             newcomers: Newcomers::new(now),
         }
@@ -154,6 +160,13 @@ impl Services {
         let Origin { message, neighbour: heard_from, reachable, .. } = from;
         self.remote.put(&key, NewService { advertisement, message, heard_from, expires, reachable });
         Reception::PassOn { news: !same }
+    }
+
+    /// True if nothing as late is known of that service.
+    pub(super) fn is_newer(&self, heard: &Advertisement) -> bool {
+        let key = (heard.node_id.clone(), heard.service);
+        let known = self.remote.get(&key).map(|known| known.time);
+        known.max(self.withdrawn.get(&key).map(|(date, _)| *date)).is_none_or(|known| known < heard.time)
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
@@ -300,7 +313,10 @@ impl Services {
 
     /// When they are to be announced next.
     pub(super) fn due(&self) -> Tick {
-        [self.throttle.due(), self.newcomers.due()].into_iter().flatten().fold(self.next, Tick::min)
+        [self.throttle.due(), self.corrections.due(), self.newcomers.due()]
+            .into_iter()
+            .flatten()
+            .fold(self.next, Tick::min)
     }
 
     /// True if that is now.
@@ -413,6 +429,10 @@ impl Mesh {
         else {
             return Ok(());
         };
+        if let Some(own_way) = self.own_way(&node).filter(|own_way| *own_way != session) {
+            self.withhold_service(own_way, &ad.advertisement, message);
+            return Ok(());
+        }
         let (start, reachable) = (self.lsdb.start_of(&node), self.lsdb.reaches(&node));
         match self.services.receive(ad, Origin { message: &message, neighbour, start, reachable }, now) {
             Reception::Ignore => {}
@@ -435,14 +455,15 @@ impl Mesh {
                 }
                 self.flood(&message, Some(session));
             }
-            // Not at once: of two nodes with our ID each would go on correcting the other.
-            Reception::Correct => self.services.request_announcement(now.tick),
+            // Not each time: of two nodes with our ID each goes on correcting the other.
+            Reception::Correct => self.services.corrections.request(now.tick),
         }
         Ok(())
     }
 
     pub(super) fn flood_own_advertisements(&mut self, now: Now) {
         self.services.throttle.note_done(now.tick);
+        self.services.corrections.note_done(now.tick);
         self.services.next = now.tick + self.jittered(self.options.advertise_interval);
         self.services.newcomers.note_announced(now.tick);
         for ad in self.services.own_messages(now.wall) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::anti_entropy::Comparison;
 use super::exchange::Exchange;
+use super::flood::Received;
 use super::probe::{Liveness, PeerKind};
 use super::quota::Quota;
 use super::{CloseReason, LinkPolicy, Tick};
@@ -64,6 +65,8 @@ pub(super) struct Established {
     pub(super) liveness: Liveness,
     pub(super) comparison: Comparison,
     pub(super) exchange: Exchange,
+    /// What came last in the peer's name by another session, and by which.
+    pub(super) held: Option<(SessionId, Received)>,
 }
 
 /// What to do with an update from the peer.
@@ -282,6 +285,7 @@ impl Sessions {
             liveness: Liveness::new(now),
             comparison: Comparison::default(),
             exchange: Exchange::default(),
+            held: None,
         };
         if let Some(host) = session.policy.unknown_host() {
             self.unvouched.add(host, name_bytes(peer));
@@ -291,17 +295,17 @@ impl Sessions {
         Some(cost)
     }
 
-    /// Removes a session; `None` if there was none, else its peer if it was established.
-    pub(super) fn remove(&mut self, id: SessionId) -> Option<Option<NodeId>> {
+    /// Removes a session; `None` if there was none, else what is known of its peer if it was established.
+    pub(super) fn remove(&mut self, id: SessionId) -> Option<Option<Box<Established>>> {
         let gone = self.all.remove(&id)?;
         let Phase::Established(established) = gone.phase else { return Some(None) };
-        let peer = established.peer;
-        self.by_peer.remove(&peer);
+        let peer = &established.peer;
+        self.by_peer.remove(peer);
         self.behind.remove(&id);
         if let Some(host) = gone.policy.unknown_host() {
-            self.unvouched.remove(host, name_bytes(&peer));
+            self.unvouched.remove(host, name_bytes(peer));
         }
-        Some(Some(peer))
+        Some(Some(established))
     }
 
     /// The peer's host, if nothing vouches for the peer and those like it have left no room for its name: a part of the

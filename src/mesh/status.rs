@@ -52,6 +52,8 @@ pub struct Status {
     pub advertisements: Vec<Arc<Advertisement>>,
     /// Known links: from, to, cost.
     pub known_connection_costs: Arc<LinkCosts>,
+    /// The neighbour that brought the last update in this node's name that it had not sent, and how long ago.
+    pub spoken_for: Option<(NodeId, Duration)>,
 }
 
 impl Status {
@@ -73,6 +75,7 @@ impl Mesh {
             routing_table: self.lsdb.hops().clone(),
             advertisements: self.services.list(now.wall),
             known_connection_costs: self.lsdb.links().clone(),
+            spoken_for: self.duplicates.heard(now.tick),
         }
     }
 

@@ -40,7 +40,7 @@ impl UpdateIds {
             self.order.pop_front();
             self.ids.remove(&old);
         }
-        let key = key(id);
+        let key = update_key(id);
         let new = self.ids.insert(key);
         if new {
             self.order.push_back((now, key));
@@ -50,7 +50,7 @@ impl UpdateIds {
 }
 
 /// IDs have 8 bytes, which are their own key; other lengths, which a peer may make up, are hashed.
-fn key(id: &str) -> u64 {
+pub(super) fn update_key(id: &str) -> u64 {
     <[u8; 8]>::try_from(id.as_bytes()).map_or_else(|_| NameHash::of(id).0, u64::from_le_bytes)
 }
 

@@ -302,15 +302,12 @@ impl Driver {
             }
             // No stream to that node may be open.
             Event::NodeRestarted(node) => drop(self.plane.restarted.send(node)),
-            Event::DuplicateNode { epoch } => {
-                warn!(node = %self.plane.id, epoch, "another node uses our ID: give each node an ID of its own");
-            }
-            Event::Suspected { epoch } => warn!(
-                node = %self.plane.id, epoch,
-                "a neighbour says that another node had our ID first: this node will stop if that is confirmed"
+            Event::SpokenFor { session, epoch } => warn!(
+                node = %self.plane.id, peer = self.peer(session), epoch,
+                "somebody speaks in this node's name, by this neighbour: give each node an ID of its own"
             ),
             Event::WeAreDuplicate => {
-                error!(node = %self.plane.id, "another node was here first under our ID: stopping");
+                error!(node = %self.plane.id, "a node with our ID and a certificate for it was here first: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
             Event::UpdateTooLarge(error) => error!(%error, "routing update exceeds the frame limit"),

@@ -51,7 +51,7 @@ impl NodeOptions {
 pub enum StopCause {
     /// It was asked to.
     Asked,
-    /// Another node was in the mesh first under the same ID.
+    /// Another node was there first under the same ID, and has proved it.
     Duplicate,
 }
 

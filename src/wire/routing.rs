@@ -112,6 +112,9 @@ pub struct UpdateHead<'a> {
     /// As [`RoutingUpdate::node_id`], unchecked.
     #[serde(rename = "NodeID", borrow)]
     pub node_id: Cow<'a, str>,
+    /// As [`RoutingUpdate::update_id`], unchecked.
+    #[serde(rename = "UpdateID", borrow)]
+    pub update_id: Cow<'a, str>,
     /// As [`RoutingUpdate::epoch`].
     #[serde(rename = "UpdateEpoch")]
     pub epoch: u64,

@@ -31,13 +31,30 @@ fn what_is_not_newer_is_ignored() {
     solo.say(b, &via("b", update("x", "newest__", 5, 7, &[("b", 1.0)])));
     solo.sent();
     for (id, epoch, sequence) in [("same_seq", 5, 7), ("lowerseq", 5, 6), ("oldepoch", 4, 99)] {
-        solo.say(b, &via("b", update("x", id, epoch, sequence, &[("y", 1.0)])));
+        solo.say(b, &via("b", update("x", id, epoch, sequence, &[("a", 1.0)])));
         assert_eq!(solo.sent(), [], "{id}");
     }
-    assert_eq!(solo.mesh.status(solo.now()).known_connection_costs["x"].len(), 1);
+    assert_eq!(solo.said("x"), ["b"]);
     solo.say(b, &via("b", update("x", "newepoch", 6, 1, &[("y", 1.0)])));
     assert_eq!(solo.sent().len(), 1);
-    assert!(solo.mesh.status(solo.now()).known_connection_costs["x"].contains_key("y"));
+    assert_eq!(solo.said("x"), ["y"]);
+}
+
+/// One of them is not the node's. It must not depend on the way which of them a node believes.
+#[test]
+fn of_two_updates_of_one_version_all_believe_the_same_one() {
+    let [less, more] =
+        [("lesser__", "b"), ("greater_", "c")].map(|(id, to)| via("b", update("x", id, 5, 7, &[(to, 1.0)])));
+    for order in [[&less, &more], [&more, &less]] {
+        let mut solo = Solo::new("a");
+        let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+        order.iter().for_each(|said| solo.say(b, said));
+        let last = solo.updates_to(c).pop().unwrap();
+        assert_eq!(last, via("a", more.clone()));
+        // Known by its ID, it is not even read to its end.
+        solo.say(b, &more);
+        assert_eq!(solo.sent(), []);
+    }
 }
 
 #[test]
@@ -80,11 +97,12 @@ fn a_link_that_one_end_no_longer_lists_is_gone() {
 }
 
 #[test]
-fn a_link_that_one_end_does_not_list_yet_stays() {
+fn a_link_that_one_end_does_not_list_yet_counts_once_it_does() {
     let mut solo = Solo::new("a");
     let b = solo.neighbour("b");
     solo.say(b, &via("b", update("x", "x_to_y__", 5, 2, &[("b", 1.0), ("y", 1.0)])));
     solo.say(b, &via("b", update("y", "y_alone_", 5, 1, &[])));
+    assert!(!solo.mesh.status(solo.now()).known_connection_costs["x"].contains_key("y"));
     solo.say(b, &via("b", update("y", "y_to_x__", 5, 2, &[("x", 1.0)])));
     let known = solo.mesh.status(solo.now()).known_connection_costs;
     assert!(known["x"].contains_key("y") && known["y"].contains_key("x"), "{known:?}");

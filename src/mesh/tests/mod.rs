@@ -9,6 +9,7 @@ mod duplicate_node;
 mod duplicate_session;
 mod exchange;
 mod fast_path;
+mod first_hand;
 mod flooding;
 mod floods;
 mod handshake;

@@ -163,6 +163,12 @@ impl Solo {
         std::mem::take(&mut self.events)
     }
 
+    /// The links that another node is known to list, whether they count or not.
+    pub(super) fn said(&self, of: &str) -> Vec<String> {
+        let message = self.mesh.lsdb.message(&node(of)).unwrap();
+        as_update(&message).unwrap().connections.keys().map(ToString::to_string).collect()
+    }
+
     /// Which sessions were closed, and why.
     pub(super) fn closed(&mut self) -> Vec<(SessionId, CloseReason)> {
         let closed = |event| match event {
