@@ -1,7 +1,8 @@
 //! The node's epoch across restarts: other nodes believe the greatest one they have received.
 //!
 //! It is made from the clock (docs/protocol.md#epochs), which may have been set back since the last start. The last
-//! epoch is therefore kept in a file beside the node's units, and the next one always exceeds it.
+//! epoch is therefore kept in a file beside the node's units, and the next one always exceeds it, and all those that the
+//! node takes while it runs (docs/protocol.md#duplicates).
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,6 +11,9 @@ use crate::os::replace::replace;
 
 /// The file's name; no unit has a name like it.
 const FILE: &str = ".epoch";
+
+/// A node that is suspected takes later epochs: so many are this run's. The clock passes them in a sixteenth of a second.
+const OF_ONE_RUN: u64 = 1 << 20;
 
 /// The epoch of this start, durable in `directory` before it is returned: `clock`, or one more than the last epoch if
 /// the clock is behind that. A file without a number counts as absent.
@@ -24,7 +28,8 @@ pub(super) fn next(directory: &Path, clock: u64) -> io::Result<u64> {
         Err(error) => return Err(error),
     };
     let epoch = clock.max(last.saturating_add(1));
-    replace(&path, format!("{epoch}\n").as_bytes(), 0o600)?;
+    let last = epoch.saturating_add(OF_ONE_RUN);
+    replace(&path, format!("{last}\n").as_bytes(), 0o600)?;
     Ok(epoch)
 }
 
@@ -35,8 +40,11 @@ mod tests {
     #[test]
     fn it_always_grows() {
         let temp = tempfile::tempdir().unwrap();
-        let started: Vec<u64> = [50, 90, 40, 40, 91].map(|clock| next(temp.path(), clock).unwrap()).into();
-        assert_eq!(started, [50, 90, 91, 92, 93]);
+        let at = |second: u64| second << 24;
+        let started: Vec<u64> =
+            [50, 90, 40, 40, 91].map(|second| next(temp.path(), at(second)).unwrap()).into();
+        let after = |more: u64| at(90) + more * (OF_ONE_RUN + 1);
+        assert_eq!(started, [at(50), at(90), after(1), after(2), at(91)]);
     }
 
     #[test]
@@ -44,7 +52,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join(FILE), "\0garbage").unwrap();
         assert_eq!(next(temp.path(), 7).unwrap(), 7);
-        assert_eq!(next(temp.path(), 7).unwrap(), 8);
+        assert_eq!(next(temp.path(), 7).unwrap(), 8 + OF_ONE_RUN);
         assert!(next(&temp.path().join("missing"), 7).is_err());
     }
 }

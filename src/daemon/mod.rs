@@ -60,7 +60,9 @@ enum Failure {
         "nothing to do: configure a tcp-listener or a tcp-peer, or `local-only` for a node without neighbours"
     )]
     NoBackends,
-    #[error("another node was in the mesh first under our node ID: give each node an ID of its own")]
+    #[error(
+        "another node with a certificate for our node ID was there first: give each node an ID of its own"
+    )]
     Duplicate,
     #[error(transparent)]
     Component(#[from] StartError),

@@ -9,14 +9,18 @@ use tokio::time::timeout;
 use crate::backend::{self, DialFailure, DialSpec};
 use crate::config::{Component, Config};
 use crate::daemon::wiring;
+use crate::mesh::Status;
 use crate::node::{LinkSpec, LinkStatus};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::tls::Profiles;
+use crate::wire::NodeId;
 
 /// A share of lost probes that jobs feel.
 const LOSSY: f64 = 0.1;
 /// How long the other end of a session may take to say its first word, or to end it.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(3);
+/// For how long an operator is told that somebody has spoken in the node's name.
+const SPOKEN_LATELY: Duration = Duration::from_secs(600);
 /// Bytes that wait on a link that is too slow for what is sent.
 const LONG_QUEUE: u64 = 1 << 20;
 
@@ -43,6 +47,20 @@ pub(super) fn of_session(link: &LinkStatus) -> Vec<Finding> {
         found.push(Finding::advice(&place, what, remedy));
     }
     found
+}
+
+/// Whether others speak in the node's name.
+pub(super) fn of_name(node: &NodeId, status: &Status) -> Option<Finding> {
+    let (by, since) = status.spoken_for.as_ref().filter(|(_, since)| *since < SPOKEN_LATELY)?;
+    let what = format!(
+        "somebody speaks in this node's name: {} s ago an update that it had not sent came by {by}",
+        since.as_secs()
+    );
+    let remedy = format!(
+        "give each node an ID of its own; if no other node is {node}, somebody in the mesh lies: close it \
+         (docs/security.md), and take links away until this ends, those of {by} first"
+    );
+    Some(Finding::fault(format_args!("node {node}"), what, remedy))
 }
 
 /// The peers of the configuration that have no session, each dialled once to learn why.

@@ -49,7 +49,7 @@ impl Doctor {
         // Until the thread ends: a file system that hangs holds up one, and not one for each caller.
         let turn = self.turn.clone().lock_owned().await;
         let (config, sources) = self.reloader.in_force().await;
-        let sessions = self.node.links().await;
+        let (sessions, status) = (self.node.links().await, self.node.status().await);
         let here = {
             let config = config.clone();
             tokio::task::spawn_blocking(move || {
@@ -68,6 +68,7 @@ impl Doctor {
         // A check that panics must not pass for one that found nothing.
         let here = here.unwrap_or_else(|error| vec![unfinished(&error.to_string())]);
         here.into_iter()
+            .chain(links::of_name(self.node.id(), &status))
             .chain(sessions.iter().flat_map(links::of_session))
             .chain(peers)
             .chain(instances)
