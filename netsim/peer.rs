@@ -1,15 +1,18 @@
 //! A node as the simulator runs it: the product's core as it is, or a peer that does what receptor nodes do and no more.
 //!
 //! Such a peer is the same core without what our nodes add: at its edge its own probes are dropped and those of others
-//! refused; a new neighbour is sent nothing but what is flooded, and rounds have receptor's length.
+//! refused; a new neighbour is sent nothing but what is flooded, and rounds have receptor's length. What others say in its
+//! name ends it or is ignored, and what comes in a neighbour's name is passed on whoever brings it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use bytes::Bytes;
 use meshd::mesh::{Class, Event, Mesh, Now, Options, SessionId, Transmit};
-use meshd::wire::{DataHeader, MAX_HOPS, MessageType, NodeId, Problem, ServiceName, Unreachable};
+use meshd::wire::{
+    DataHeader, MAX_HOPS, MessageType, NodeId, Problem, RoutingUpdate, ServiceName, Unreachable,
+};
 use rand::rngs::SmallRng;
 
 /// Where our nodes send their probes.
@@ -19,8 +22,14 @@ const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
 pub(crate) struct Peer {
     mesh: Mesh,
     receptor_like: bool,
+    epoch: u64,
     /// What it sends beside what its core sends.
-    refusals: VecDeque<Transmit>,
+    aside: VecDeque<Transmit>,
+    /// Epoch and sequence of what it has heard of each node, as a receptor node would have it.
+    heard: BTreeMap<NodeId, (u64, u64)>,
+    /// Updates that it has sent beside its core, and where.
+    passed_on: HashSet<(SessionId, String)>,
+    stops: bool,
 }
 
 impl Peer {
@@ -32,7 +41,14 @@ impl Peer {
             // It announces its services in its rounds alone.
             options.newcomer_hold = Duration::from_secs(1 << 30);
         }
-        Self { mesh: Mesh::new(id, epoch, options, rng, now), receptor_like, refusals: VecDeque::new() }
+        let (heard, passed_on) = (BTreeMap::new(), HashSet::new());
+        let mesh = Mesh::new(id, epoch, options, rng, now);
+        Self { mesh, receptor_like, epoch, aside: VecDeque::new(), heard, passed_on, stops: false }
+    }
+
+    /// It was told that it is a duplicate, and ends as a receptor node does.
+    pub(crate) fn stops(&self) -> bool {
+        self.stops
     }
 
     pub(crate) fn handle_packet(&mut self, session: SessionId, message: Bytes, now: Now) {
@@ -43,17 +59,63 @@ impl Peer {
         {
             self.mesh.handle_activity(session, now.tick);
             let message = refusal(&header, &neighbour, self.mesh.id());
-            self.refusals.push_back(Transmit { session, message, class: Class::Control });
+            self.aside.push_back(Transmit { session, message, class: Class::Control });
             return;
         }
+        let update = as_update(&message).filter(|_| self.receptor_like);
+        let Some(update) = update else { return self.mesh.handle_packet(session, message, now) };
+        if update.node_id.as_ref() == Some(self.mesh.id()) {
+            self.stops |= update.suspected_duplicate == self.epoch && update.epoch != self.epoch;
+            if update.epoch > self.epoch {
+                self.mesh.handle_packet(session, message, now);
+            }
+            return;
+        }
+        let floods = self.mesh.counters().floods;
         self.mesh.handle_packet(session, message, now);
+        self.pass_on(session, update, self.mesh.counters().floods > floods);
+    }
+
+    /// Passes on what its core keeps from others, as it came in a neighbour's name by another way.
+    fn pass_on(&mut self, session: SessionId, update: RoutingUpdate, core_does: bool) {
+        let Some(node) = update.node_id.clone() else { return };
+        let version = (update.epoch, update.sequence);
+        // Corrections are known by their IDs.
+        if update.suspected_duplicate == 0 {
+            if self.heard.get(&node).is_some_and(|known| version <= *known) {
+                return;
+            }
+            self.heard.insert(node.clone(), version);
+        }
+        let neighbours = self.mesh.neighbours();
+        let is_own_word = neighbours.get(&node).is_none_or(|neighbour| neighbour.session == session);
+        if core_does || is_own_word {
+            return;
+        }
+        let forwarded = RoutingUpdate { forwarding_node: self.mesh.id().clone(), ..update };
+        let Ok(message) = forwarded.message() else { return };
+        for (_, neighbour) in neighbours.iter().filter(|(peer, n)| n.session != session && **peer != node) {
+            let (session, message, class) = (neighbour.session, message.clone(), Class::Control);
+            if self.passed_on.insert((session, forwarded.update_id.clone())) {
+                self.aside.push_back(Transmit { session, message, class });
+            }
+        }
+    }
+
+    /// True if its core sends what it has passed on already.
+    fn is_said(&self, transmit: &Transmit) -> bool {
+        !self.passed_on.is_empty()
+            && as_update(&transmit.message)
+                .is_some_and(|update| self.passed_on.contains(&(transmit.session, update.update_id)))
     }
 
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
-        let of_core = std::iter::from_fn(|| self.mesh.poll_transmit());
-        let receptor_like = self.receptor_like;
-        let next = of_core.into_iter().find(|transmit| !receptor_like || probe(&transmit.message).is_none());
-        next.or_else(|| self.refusals.pop_front())
+        while let Some(next) = self.mesh.poll_transmit() {
+            if !self.receptor_like || (probe(&next.message).is_none() && !self.is_said(&next)) {
+                return Some(next);
+            }
+        }
+        self.aside.pop_front()
     }
 
     /// The next event; links have room for everything here, and computations take no time.
@@ -70,6 +132,13 @@ impl Peer {
         }
         Some(event)
     }
+}
+
+fn as_update(message: &[u8]) -> Option<RoutingUpdate> {
+    if MessageType::of(message).ok()? != MessageType::RoutingUpdate {
+        return None;
+    }
+    RoutingUpdate::parse(message).ok()
 }
 
 /// The header of a probe, if this is one.

@@ -15,6 +15,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use crate::agenda::Agenda;
 use crate::ledger::{Fate, Ledger};
+use crate::liar::Liar;
 use crate::link::{Kind, Link, State};
 use crate::peer::Peer;
 use crate::wires::Wire;
@@ -38,8 +39,9 @@ pub(crate) struct Node {
     /// What its clock is wrong by, in seconds.
     pub skew: i64,
     wake: Option<Duration>,
-    told_to_stop: bool,
-    /// When it stopped because it was a duplicate.
+    /// It knows that somebody speaks in its name.
+    pub spoken_for: bool,
+    /// When it stopped because it was a duplicate, as receptor nodes do.
     pub stopped: Option<Duration>,
 }
 
@@ -104,6 +106,7 @@ pub(crate) struct World {
     pub(crate) wires: Vec<Wire>,
     pub(crate) ends: HashMap<SessionId, (usize, usize)>,
     pub(crate) back_off: BTreeMap<(usize, usize), u32>,
+    pub(crate) liar: Option<Liar>,
     numbers: u64,
     trace: Trace,
 }
@@ -122,6 +125,7 @@ impl World {
             wires: Vec::new(),
             ends: HashMap::new(),
             back_off: BTreeMap::new(),
+            liar: None,
             numbers: 0,
             trace: Trace::default(),
         }
@@ -165,7 +169,7 @@ impl World {
             receptor_like: false,
             skew: 0,
             wake: None,
-            told_to_stop: false,
+            spoken_for: false,
             stopped: None,
         });
         self.nodes.len() - 1
@@ -186,7 +190,7 @@ impl World {
         }
         self.nodes[node].mesh = Some(mesh.into());
         self.nodes[node].wake = None;
-        (self.nodes[node].told_to_stop, self.nodes[node].stopped) = (false, None);
+        (self.nodes[node].spoken_for, self.nodes[node].stopped) = (false, None);
         for link in 0..self.links.len() {
             self.dial_if_due(link, node);
         }
@@ -223,6 +227,19 @@ impl World {
             Some(Err(_)) | None => self.ledger.end(id, Fate::Counted),
         }
         id
+    }
+
+    /// The liar tells all its neighbours something untrue about one of these nodes.
+    pub(crate) fn lie(&mut self, about: &[NodeId]) {
+        let wall = self.clock().wall;
+        let Some(liar) = &mut self.liar else { return };
+        let (node, Some(message)) = (liar.node, liar.lie(about, wall, &mut self.rng)) else { return };
+        let Some(mesh) = &self.nodes[node].mesh else { return };
+        for neighbour in mesh.neighbours().values() {
+            let transmit =
+                Transmit { session: neighbour.session, message: message.clone(), class: Class::Control };
+            self.transmit(transmit);
+        }
     }
 
     /// Lets everything happen that happens within `time`.
@@ -276,6 +293,9 @@ impl World {
             self.open(id, 1);
         }
         let Some(session) = self.wires[id].sessions[side] else { return self.lose(&message) };
+        if let Some(liar) = self.liar.as_mut().filter(|liar| liar.node == node) {
+            liar.hear(&message);
+        }
         let booked = Ledger::id_of(&message);
         if let Some((datagram, header)) = &booked {
             self.ledger.visit(*datagram, node, header);
@@ -316,8 +336,9 @@ impl World {
             }
         }
         let due = mesh.poll_timeout().map(|(due, _)| due.since_origin().max(self.now));
+        let stops = mesh.stops();
         self.nodes[node].mesh = Some(mesh);
-        if self.nodes[node].told_to_stop {
+        if stops {
             self.nodes[node].stopped = Some(self.now);
             return self.kill(node, false);
         }
@@ -345,6 +366,9 @@ impl World {
         }
         self.counts.bytes += message.len() as u64;
         let wire = &self.wires[id];
+        if let Some(liar) = self.liar.as_mut().filter(|liar| liar.node == wire.nodes[side]) {
+            liar.hear(&message);
+        }
         let link = &self.links[wire.link];
         if wire.dead || link.state != State::Up {
             return self.lose(&message);
@@ -387,15 +411,14 @@ impl World {
                 }
             }
             Event::RoutesChanged(_) => self.last_change = (self.now, self.counts),
-            Event::WeAreDuplicate => self.nodes[node].told_to_stop = true,
+            Event::WeAreDuplicate => panic!("nobody has proved anything here"),
+            Event::SpokenFor { .. } => self.nodes[node].spoken_for = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
             Event::TableFull { node, .. } => panic!("no room for {node}"),
             // In very large meshes their start alone is loud.
             Event::FloodDetected { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
             Event::UpdateTooLarge(error) => panic!("an own update does not fit: {error}"),
-            Event::DuplicateNode { .. }
-            | Event::Suspected { .. }
-            | Event::NodeRestarted(_)
+            Event::NodeRestarted(_)
             | Event::OffersChanged
             | Event::ComputeRoutes(_)
             | Event::Behind { .. } => {}

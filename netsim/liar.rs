@@ -1,0 +1,121 @@
+//! A node that lies: beside what its core says, it writes updates and advertisements in others' names, and claims links
+//! that it has not. It hears what each node says, so that its lies are the newest word about them. Owns what is a lie;
+//! when it is told is the scenario's business.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use meshd::wire::advertisement::AdvertisementMessage;
+use meshd::wire::{Advertisement, ConnType, Cost, MessageType, NodeId, RoutingUpdate};
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+use crate::world::service;
+
+pub(crate) struct Liar {
+    /// Its index.
+    pub node: usize,
+    id: NodeId,
+    /// What each node has said last, itself included.
+    heard: BTreeMap<NodeId, RoutingUpdate>,
+    told: u64,
+}
+
+impl Liar {
+    pub(crate) fn new(node: usize, id: NodeId) -> Self {
+        Self { node, id, heard: BTreeMap::new(), told: 0 }
+    }
+
+    /// It sends or gets that message.
+    pub(crate) fn hear(&mut self, message: &[u8]) {
+        if MessageType::of(message).ok() == Some(MessageType::RoutingUpdate)
+            && let Ok(update) = RoutingUpdate::parse(message)
+            && let Some(node) = update.node_id.clone()
+        {
+            let version = |update: &RoutingUpdate| (update.epoch, update.sequence);
+            let is_news = self.heard.get(&node).is_none_or(|known| version(known) < version(&update));
+            if is_news {
+                self.heard.insert(node, update);
+            }
+        }
+    }
+
+    /// Something untrue about one of these nodes.
+    pub(crate) fn lie(&mut self, about: &[NodeId], wall: Timestamp, rng: &mut SmallRng) -> Option<Bytes> {
+        let victim = &about[rng.random_range(0..about.len())];
+        self.told += 1;
+        match rng.random_range(0..8) {
+            0 => self.withdrawal(victim, wall),
+            1 => self.claim(about, rng),
+            kind => self.word(kind, victim, rng),
+        }
+    }
+
+    /// An update in another's name.
+    fn word(&mut self, kind: u32, victim: &NodeId, rng: &mut SmallRng) -> Option<Bytes> {
+        let known = self.heard.get(victim)?.clone();
+        let (epoch, sequence) = (known.epoch, known.sequence);
+        let more = rng.random_range(1..1_000);
+        let (epoch, sequence, suspected_duplicate) = match kind {
+            2 | 3 => (epoch, sequence.saturating_add(more), 0),
+            4 => (epoch, u64::MAX - more, 0),
+            5 => (epoch.saturating_add(more), more, 0),
+            6 => (u64::MAX - more, more, 0),
+            _ => ([1, epoch - 1, epoch, epoch.saturating_add(more)][rng.random_range(0..4)], more, epoch),
+        };
+        // No links, or one with the liar alone, or the true ones.
+        let connections = match rng.random_range(0..3) {
+            0 => Arc::default(),
+            1 => Arc::new([(self.id.clone(), cheap())].into()),
+            _ => known.connections,
+        };
+        self.heard.get_mut(victim)?.sequence =
+            if suspected_duplicate == 0 { sequence } else { known.sequence };
+        let update_id = format!("lie{:05}", self.told);
+        let forwarding_node = self.id.clone();
+        let node_id = Some(victim.clone());
+        RoutingUpdate {
+            node_id,
+            update_id,
+            epoch,
+            sequence,
+            connections,
+            forwarding_node,
+            suspected_duplicate,
+        }
+        .message()
+        .ok()
+    }
+
+    /// Cheap links with all of them, beside its own ones.
+    fn claim(&mut self, about: &[NodeId], rng: &mut SmallRng) -> Option<Bytes> {
+        let own = self.heard.get_mut(&self.id)?;
+        own.sequence += 1;
+        let mut update = own.clone();
+        update.update_id = format!("lie{:05}", self.told);
+        for node in about.iter().filter(|_| rng.random()) {
+            if !update.connections.contains_key(node) {
+                Arc::make_mut(&mut update.connections).insert(node.clone(), cheap());
+            }
+        }
+        update.message().ok()
+    }
+
+    fn withdrawal(&self, victim: &NodeId, wall: Timestamp) -> Option<Bytes> {
+        let advertisement = Advertisement {
+            node_id: victim.clone(),
+            service: service(),
+            time: wall,
+            conn_type: ConnType::DATAGRAM,
+            tags: None,
+            work_commands: None,
+        };
+        AdvertisementMessage { advertisement, cancel: true }.message().ok()
+    }
+}
+
+fn cheap() -> Cost {
+    Cost::new(1e-9).expect("positive")
+}
