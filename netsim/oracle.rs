@@ -121,7 +121,14 @@ impl<'a> Truth<'a> {
             let reachable = self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)).count();
             let listed = self.mesh(from).routing_table().len();
             if listed != reachable {
-                return Err(format!("{} has {listed} routes, {reachable} are right", self.name(from)));
+                let has = |to: usize| self.mesh(from).routing_table().contains_key(self.name(to));
+                let lacks =
+                    self.adjacent.keys().find(|&&to| to != from && self.reaches(from, to) && !has(to));
+                let lacks = lacks.map(|&to| self.name(to));
+                return Err(format!(
+                    "{} has {listed} routes, {reachable} are right; it lacks {lacks:?}",
+                    self.name(from)
+                ));
             }
             let distance = self.distances(from);
             for &to in self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)) {

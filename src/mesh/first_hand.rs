@@ -21,19 +21,16 @@ impl Mesh {
 
     /// An update in the name of the neighbour on `own_way` came on another session.
     pub(super) fn withhold(&mut self, own_way: SessionId, session: SessionId, received: Received, now: Now) {
-        let (update, version) = (&received.update, received.version());
-        let Some(node) = &update.node_id else { return };
-        let corrects = update.suspected_duplicate != 0;
-        if !corrects && self.lsdb.is_stale(node.as_str(), version, &update.update_id, now.tick) {
+        let update = &received.update;
+        let (Some(node), id) = (&update.node_id, &update.update_id) else { return };
+        let version = (update.epoch, update.sequence);
+        if update.suspected_duplicate == 0 && self.lsdb.is_stale(node.as_str(), version, id, now.tick) {
             return;
         }
         let message = self.forwarded(update.clone());
         let Some(established) = self.established_mut(own_way) else { return };
-        let says_no_more = |held: &Received| match corrects {
-            true => update.update_id == held.update.update_id,
-            false => version <= held.version(),
-        };
-        if established.held.as_ref().is_some_and(|(_, held)| says_no_more(held)) {
+        // Others may believe an older word than the one before: only copies are left out.
+        if established.held.as_ref().is_some_and(|(_, held)| held.update.update_id == *id) {
             return;
         }
         established.held = Some((session, received));

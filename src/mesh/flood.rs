@@ -19,11 +19,6 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Its epoch and sequence.
-    pub(super) fn version(&self) -> (u64, u64) {
-        (self.update.epoch, self.update.sequence)
-    }
-
     fn parse(message: &[u8]) -> Result<Self, WireError> {
         Ok(Self { update: RoutingUpdate::parse(message)?, size: message.len() })
     }
@@ -138,7 +133,7 @@ impl Mesh {
         let update = received.update;
         // Ours may be the longer name, so an update at the limit may no longer fit.
         let message = if update.suspected_duplicate != 0 {
-            self.apply_correction(&node, update, now.tick)
+            self.apply_correction(session, &node, update, now.tick)
         } else {
             self.apply_news(session, &node, update, received.size, now.tick)
         };
@@ -148,11 +143,19 @@ impl Mesh {
     }
 
     /// A node has found another one with its name; the message to pass on, if it is new.
-    fn apply_correction(&mut self, node: &NodeId, update: RoutingUpdate, now: Tick) -> Option<Bytes> {
+    fn apply_correction(
+        &mut self,
+        session: SessionId,
+        node: &NodeId,
+        update: RoutingUpdate,
+        now: Tick,
+    ) -> Option<Bytes> {
         if !self.update_ids.insert(&update.update_id, now) {
             return None;
         }
-        self.lsdb.correct(node, &update, now);
+        if let Some(later) = self.lsdb.correct(node, &update, now) {
+            self.outbox.send(session, later, Class::Control);
+        }
         self.forwarded(update)
     }
 

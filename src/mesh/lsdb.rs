@@ -339,9 +339,10 @@ impl Lsdb {
         Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
     }
 
-    /// A node says that what is known of it stems from another one with its name: if so, it is believed.
-    pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) {
-        let Some(mut lsa) = self.remove(node) else { return };
+    /// A node says that what is known of it stems from another one with its name: if so, it is believed. Else, if something
+    /// later than its own word is believed here, that is returned: it has not heard of it, or would have named it.
+    pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) -> Option<Bytes> {
+        let mut lsa = self.remove(node)?;
         if lsa.version.0 == update.suspected_duplicate {
             (lsa.version, lsa.id) = ((update.epoch, update.sequence), update_key(&update.update_id));
             // The links are the other one's.
@@ -351,7 +352,9 @@ impl Lsdb {
             let distrust = Distrust { epoch: update.suspected_duplicate, since: now };
             self.distrusted.insert(node.clone(), distrust);
         }
+        let later = lsa.message.clone().filter(|_| lsa.version.0 > update.epoch);
         self.put(node.clone(), lsa);
+        later
     }
 
     /// A session with `peer` stands: links both ways.

@@ -108,6 +108,7 @@ fn a_link_counts_when_both_ends_list_it_at_the_larger_cost() {
 #[test]
 fn what_counts_is_the_same_from_both_ends() {
     use rand::{RngExt, SeedableRng};
+    let mut counted = 0;
     for seed in 0..50 {
         let mut rng = rand::rngs::SmallRng::seed_from_u64(seed);
         let mut solo = Solo::new("a");
@@ -134,6 +135,7 @@ fn what_counts_is_the_same_from_both_ends() {
                 );
             }
         }
-        assert!(known.values().map(|links| links.len()).sum::<usize>() > 5, "seed {seed}: {known:?}");
+        counted += known.values().map(|links| links.len()).sum::<usize>();
     }
+    assert!(counted > 500, "too little happened: {counted}");
 }
