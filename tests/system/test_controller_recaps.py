@@ -60,3 +60,19 @@ def test_a_job_that_failed_on_more_hosts_than_are_kept_runs_again_as_a_whole(mes
     assert error["code"] == "conflict" and "failed on 12000 hosts, and no more than 10000 are kept" in error["message"], error
     assert "run it again as a whole" in error["message"]
     assert ask(control, "job.rerun", id=number)["id"] != number
+
+
+def test_a_host_that_is_called_like_a_pattern_gets_into_no_limit(mesh, tmp_path):
+    control = hybrid(mesh, tmp_path)
+    for at, name in enumerate(["all", "web1,all", "*", "@/etc/hosts", "~.*", "!web1"]):
+        stats = {"processed": {"web1": 1, name: 1}, "failures": {name: 1}, "ok": {"web1": 1}}
+        _, number = submit(control, ident=f"p{at}", stats=stats, status="failed")
+        until("its recap", lambda number=number: job(control, number)["host_counts"], 60)
+        assert job(control, number)["host_counts"]["failed"] == 1, "it is counted, and shown"
+        error = refused(control, "job.rerun", id=number, failed_hosts=True)
+        assert error["code"] == "conflict" and f'the name "{name}" may be a pattern' in error["message"], error
+        assert "run it again as a whole" in error["message"]
+    stats = {"failures": {"web2": 1}, "dark": {"fe80::1": 1}, "ok": {"web1": 1}}
+    _, number = submit(control, ident="h", stats=stats, status="failed")
+    until("its recap", lambda: job(control, number)["host_counts"], 60)
+    assert ask(control, "job.rerun", id=number, failed_hosts=True)["limit"] == "fe80::1,web2"

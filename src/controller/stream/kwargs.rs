@@ -2,6 +2,7 @@
 //! within the line no value but those that are asked for.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use serde_json::value::{RawValue, to_raw_value};
@@ -12,6 +13,8 @@ use crate::controller::header::{Header, Pull, RunnerWords};
 
 /// The longest `limit`: it is one argument of ansible-playbook, and the system's most is 128 KiB.
 const LONGEST_LIMIT: usize = 120_000;
+/// The longest name of a host in it: what a recap cuts off leaves 252 bytes or more.
+const LONGEST_NAME: usize = 251;
 
 /// What a child's kwargs are to say. It holds a secret once there is a login.
 #[derive(Debug, Default)]
@@ -31,7 +34,7 @@ pub struct KwargsChange<'a> {
 }
 
 /// Why a line cannot be rewritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KwargsError {
     /// It is no kwargs line.
     #[error("the stored payload does not begin with a kwargs line")]
@@ -39,6 +42,9 @@ pub enum KwargsError {
     /// Too many hosts.
     #[error("too many hosts for one run: their names are longer than {LONGEST_LIMIT} bytes")]
     LongLimit,
+    /// A runner named a host so.
+    #[error("the name {0:?} may be a pattern, which stands for other hosts")]
+    Pattern(String),
 }
 
 impl<'a> KwargsChange<'a> {
@@ -132,10 +138,23 @@ impl<'a> KwargsChange<'a> {
 /// The `limit` of a run on these hosts.
 ///
 /// # Errors
-/// They are too many.
+/// They are too many, or one of their names may stand for other hosts.
 pub fn limit(hosts: &[String]) -> Result<String, KwargsError> {
+    if let Some(pattern) = hosts.iter().find(|host| !is_one_host(host)) {
+        return Err(KwargsError::Pattern(pattern.clone()));
+    }
     let limit = hosts.join(",");
     if limit.len() > LONGEST_LIMIT { Err(KwargsError::LongLimit) } else { Ok(limit) }
+}
+
+/// Whether Ansible takes a name in a `limit` for that of one host, and for no pattern, file or flag. Runners name hosts as
+/// they like, so only what cannot mean anything else passes; a name of a group of the inventory looks like one.
+fn is_one_host(name: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_reserved = matches!(name, "" | "all" | "ungrouped") || name.starts_with('-');
+    // A longer one was cut, and is the beginning of another.
+    let is_whole = name.len() <= LONGEST_NAME;
+    is_whole && !is_reserved && (name.chars().all(is_plain) || name.parse::<Ipv6Addr>().is_ok())
 }
 
 fn container(words: &RunnerWords, kwargs: &BTreeMap<String, Box<RawValue>>) -> Vec<(&'static str, Value)> {

@@ -119,3 +119,54 @@ fn variables_of_a_project_leave_those_of_the_stream_alone() {
     let in_pod = KwargsChange { in_pod: true, ..change };
     assert_eq!(changed(&in_pod, &given)["envvars"], wanted["envvars"]);
 }
+
+#[test]
+fn a_limit_has_names_of_hosts_and_no_patterns() {
+    let limit_of = |names: &[&str]| {
+        let hosts: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::default() };
+        // Both: what an operator is told, and what a runner gets.
+        let line = change.apply(b"{\"kwargs\":{}}\n").map(|line| String::from_utf8(line).unwrap());
+        assert_eq!(limit(&hosts).err(), line.as_ref().err().cloned());
+        line
+    };
+    let names = ["web1", "db-2.example.org", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "knöchel_3", "All"];
+    assert!(limit_of(&names).unwrap().contains("web1,db-2.example.org,10.0.0.1,fe80::1,"));
+    let cut = "a".repeat(252);
+    for pattern in [
+        "",
+        "all",
+        "ungrouped",
+        "*",
+        "web*",
+        "web?",
+        "web[0:9]",
+        "~.*",
+        "web1,all",
+        "web1:db1",
+        "!web1",
+        "&web",
+        "@/etc/hosts",
+        "-e",
+        "--become",
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a\u{a0}b",
+        "a\u{7f}",
+        "a/b",
+        "a\\b",
+        "x::y",
+        "[::1]",
+        "fe80::1%eth0",
+        "a\u{fffd}",
+        "a\u{200b}",
+        "{{ x }}",
+        "a;b",
+        "a=b",
+        &cut,
+    ] {
+        let why = limit_of(&["web1", pattern, "web2"]).unwrap_err();
+        assert_eq!(why, KwargsError::Pattern(pattern.to_owned()));
+    }
+}
