@@ -7,8 +7,8 @@ use crate::work::unit::UnitId;
 use crate::work::{Caller, RUNNER, SYNC, Submitter, UnitReport, WorkError};
 
 impl Registry {
-    /// Promises, durably, that no unit of that ID runs here within 48 hours. If it is here nothing is promised, and its
-    /// report is returned.
+    /// Promises, durably, that no unit of that ID runs here within 48 hours, or an hour for a caller without a
+    /// certificate. If it is here nothing is promised, and its report is returned.
     ///
     /// # Errors
     /// It is no ID of a job's child, the caller may not submit units of that type, or there is no promise.

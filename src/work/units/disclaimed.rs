@@ -18,10 +18,12 @@ use crate::work::store::Store;
 use crate::work::unit::UnitId;
 use crate::work::{OpenError, Submitter, WorkError};
 
-/// How long a promise lasts.
+/// How long a promise lasts, and one to callers without a certificate, which share an account: of that the oldest one
+/// makes room for a new one, so that nobody keeps all others from having any.
 const LASTS: Duration = Duration::from_secs(48 * 3600);
-/// One that was made so short a time ago need not be made again.
-const FRESH: Duration = Duration::from_secs(3600);
+const LASTS_UNCERTIFIED: Duration = Duration::from_secs(3600);
+/// A promise of which no more than this part is over need not be made again.
+const FRESH: u32 = 48;
 /// Promises that one caller may have.
 const MOST: usize = 1024;
 /// A line each: ID, caller, how many seconds it has left, and [`RAN`] if a unit of that ID was here.
@@ -66,9 +68,9 @@ impl Disclaimed {
     /// How long ago that was promised of a unit that had been here, if it still holds.
     pub(crate) fn has_run(&self, id: &UnitId) -> Option<Duration> {
         let promises = self.promises.lock();
-        let left =
-            promises.get(id).filter(|promise| promise.has_run)?.until.checked_duration_since(Instant::now());
-        left.map(|left| LASTS.saturating_sub(left))
+        let made = promises.get(id).filter(|promise| promise.has_run)?;
+        let left = made.until.checked_duration_since(Instant::now());
+        left.map(|left| lasts(made.to).saturating_sub(left))
     }
 
     /// Promises that no unit of that ID runs here any more, or ever. It is durable when this returns.
@@ -77,23 +79,29 @@ impl Disclaimed {
     /// The caller has as many promises as it may have, or the disk refuses.
     pub(crate) async fn promise(&self, id: UnitId, to: Submitter, has_run: bool) -> Result<(), WorkError> {
         let _turn = self.writing.lock().await;
-        let now = Instant::now();
-        let former = {
+        let (now, lasts) = (Instant::now(), lasts(to));
+        let until = now + lasts;
+        let (former, displaced) = {
+            let mut displaced = None;
             let mut promises = self.promises.lock();
             promises.retain(|_, promise| promise.until > now);
             let has_run = has_run || promises.get(&id).is_some_and(|made| made.has_run);
             match promises.get(&id) {
-                Some(made) if made.until > now + LASTS - FRESH && made.has_run == has_run => return Ok(()),
+                Some(made) if made.until > until - lasts / FRESH && made.has_run == has_run => return Ok(()),
                 Some(_) => {}
                 None => {
                     let account = Account::of(to);
-                    let is_theirs = |made: &&Promise| Account::of(made.to) == account;
-                    if promises.values().filter(is_theirs).count() >= MOST {
-                        return Err(WorkError::NoPromise { unit: id.to_string(), most: MOST });
+                    let theirs = promises.iter().filter(|(_, made)| Account::of(made.to) == account);
+                    if theirs.clone().count() >= MOST {
+                        if account != Some(Account::Uncertified) {
+                            return Err(WorkError::NoPromise { unit: id.to_string(), most: MOST });
+                        }
+                        let oldest = theirs.min_by_key(|(_, made)| made.until).map(|(id, _)| id.clone());
+                        displaced = oldest.and_then(|id| promises.remove_entry(&id));
                     }
                 }
             }
-            promises.insert(id.clone(), Promise { to, until: now + LASTS, has_run })
+            (promises.insert(id.clone(), Promise { to, until, has_run }), displaced)
         };
         self.write().await.inspect_err(|_| {
             // What was promised before still holds.
@@ -102,6 +110,7 @@ impl Disclaimed {
                 Some(former) => drop(promises.insert(id, former)),
                 None => drop(promises.remove(&id)),
             }
+            promises.extend(displaced);
         })
     }
 
@@ -129,6 +138,13 @@ impl Disclaimed {
     }
 }
 
+fn lasts(to: Submitter) -> Duration {
+    match Account::of(to) {
+        Some(Account::Uncertified) => LASTS_UNCERTIFIED,
+        Some(Account::Node(_)) | None => LASTS,
+    }
+}
+
 fn unreadable(line: &str) -> io::Error {
     let why = "is not an ID, a caller, and seconds, perhaps with `ran`: remove the line, once no control node may still send that unit here";
     io::Error::new(ErrorKind::InvalidData, format!("the line {line:?} {why}"))
@@ -137,13 +153,13 @@ fn unreadable(line: &str) -> io::Error {
 fn parse(line: &str, now: Instant) -> Option<(UnitId, Promise)> {
     let mut words = line.split(' ');
     let (id, to, left) = (words.next()?, words.next()?, words.next()?);
-    let left = Duration::from_secs(left.parse().ok()?).min(LASTS);
+    let (to, left) = (to.parse().ok()?, Duration::from_secs(left.parse().ok()?));
     let has_run = match words.next() {
         None => false,
         Some(RAN) => true,
         Some(_) => return None,
     };
-    Some((id.parse().ok()?, Promise { to: to.parse().ok()?, until: now + left, has_run }))
+    Some((id.parse().ok()?, Promise { to, until: now + left.min(lasts(to)), has_run }))
 }
 
 #[cfg(test)]
@@ -163,22 +179,24 @@ mod tests {
         first.promise(id("a"), Submitter::Operator, true).await.unwrap();
         tokio::time::advance(LASTS / 2).await;
         // A second caller repeats nothing, and shortens nothing.
-        first.promise(id("b"), Submitter::Stranger, false).await.unwrap();
+        let other = Submitter::Node { node: NameHash(1), certified: true };
+        first.promise(id("b"), other, false).await.unwrap();
         drop(first);
         let killed = Disclaimed::load(&store()).unwrap();
         assert!(killed.has(&id("a")) && killed.has(&id("b")) && !killed.has(&id("c")));
         // Also if it is promised again by who does not know it.
-        killed.promise(id("b"), Submitter::Stranger, true).await.unwrap();
-        killed.promise(id("b"), Submitter::Stranger, false).await.unwrap();
+        killed.promise(id("b"), other, true).await.unwrap();
+        killed.promise(id("b"), other, false).await.unwrap();
         let half = LASTS / 2 - Duration::from_secs(1);
         assert!(killed.has_run(&id("a")) >= Some(half) && killed.has_run(&id("b")).is_some());
         tokio::time::advance(LASTS / 4).await;
         killed.save().await.unwrap();
         drop(killed);
         let last = Disclaimed::load(&store()).unwrap();
-        tokio::time::advance(LASTS / 4 - FRESH).await;
+        let fresh = LASTS / FRESH;
+        tokio::time::advance(LASTS / 4 - fresh).await;
         assert!(last.has(&id("a")));
-        tokio::time::advance(FRESH * 2).await;
+        tokio::time::advance(fresh * 2).await;
         assert!(!last.has(&id("a")) && last.has(&id("b")));
         last.promise(id("c"), Submitter::Operator, false).await.unwrap();
         assert_eq!(last.promises.lock().len(), 2, "what is over goes");
@@ -200,6 +218,39 @@ mod tests {
         promises.promise(id("x0"), node(true), false).await.unwrap();
         promises.promise(id("one"), node(false), false).await.unwrap();
         assert!(promises.has(&id("one")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_no_certificate_keeps_the_places_of_others_neither_long_nor_all_of_them() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = || Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        let promises = Disclaimed::load(&store()).unwrap();
+        let second = Duration::from_secs(1);
+        let made = |n: usize| Promise {
+            to: Submitter::Stranger,
+            until: Instant::now() + LASTS_UNCERTIFIED - second * (MOST - n) as u32 / 1000,
+            has_run: n == 1,
+        };
+        promises.promises.lock().extend((0..MOST).map(|n| (id(&format!("x{n}")), made(n))));
+        promises.promises.lock().insert(id("theirs"), Promise { to: Submitter::Operator, ..made(0) });
+        let other = Submitter::Node { node: NameHash(1), certified: false };
+        promises.promise(id("one"), other, false).await.unwrap();
+        assert!(promises.has(&id("one")) && promises.has(&id("theirs")) && !promises.has(&id("x0")));
+        assert!(promises.has(&id("x1")) && promises.promises.lock().len() == MOST + 1);
+        assert_eq!(promises.has_run(&id("x1")), Some(second * 1023 / 1000), "it was made so long ago");
+        // A disk that refuses gives back what had to go.
+        fs::remove_dir_all(store().root()).unwrap();
+        promises.promise(id("two"), other, false).await.unwrap_err();
+        assert!(promises.has(&id("x1")) && !promises.has(&id("two")));
+        tokio::time::advance(LASTS_UNCERTIFIED - second / 1000).await;
+        assert!(promises.has(&id("one")) && !promises.has(&id("x1")));
+        tokio::time::advance(second / 1000).await;
+        assert!(!promises.has(&id("one")));
+        // What a daemon of before has promised them for longer ends as well.
+        fs::write(store().root().join(FILE), "a stranger 172800\nb operator 172800\n").unwrap();
+        let before = Disclaimed::load(&store()).unwrap();
+        tokio::time::advance(LASTS_UNCERTIFIED + second).await;
+        assert!(!before.has(&id("a")) && before.has(&id("b")));
     }
 
     #[test]
