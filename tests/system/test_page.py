@@ -139,6 +139,19 @@ def test_a_launch_is_what_ansible_runner_transmits():
 
 
 @pytest.mark.parametrize("length", [1, 7, 1 << 20])
+def test_a_runner_hides_nothing_behind_a_length_that_it_invents(tmp_path, length):
+    line = lambda **event: json.dumps(event).encode() + b"\n"  # noqa: E731
+    packed = base64.b64encode(b"PK ok")
+    stream = [
+        line(zipfile=(1 << 53) - 1), packed[:4] + b"\r\n" + packed[4:7], line(event="a", stdout="seen"),
+        line(zipfile=5), packed[:4] + b" \n\t" + packed[4:], line(event="b", stdout="whole"),
+        line(zipfile=4), packed[:3] + b"=====", b"words\n", line(zipfile=1 << 40), line(event="c", stdout="too"),
+    ]
+    (tmp_path / "stream").write_bytes(b"".join(stream))
+    assert check("playbook", stream=str(tmp_path / "stream"), length=length) == "seen\nwhole\n=====words\ntoo\n"
+
+
+@pytest.mark.parametrize("length", [1, 7, 1 << 20])
 def test_a_stream_becomes_what_the_playbook_prints(tmp_path, length):
     line = lambda **event: json.dumps(event, ensure_ascii=False).encode() + b"\n"  # noqa: E731
     packed = base64.b64encode(b"PK\n{not a line" * 9)

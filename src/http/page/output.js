@@ -15,12 +15,19 @@ const SPAN = 32;
 const EMPTY_LINES = 2;
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
 const NEWLINE = 10;
+// What a byte of a zip in base64 can be.
+const [LETTER, PADDING, BLANK] = [1, 2, 3];
+const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
+  const letter = String.fromCharCode(byte);
+  return /[A-Za-z0-9+/]/.test(letter) ? LETTER : letter === "=" ? PADDING : " \t\n\f\r".includes(letter) ? BLANK : 0;
+});
 
 // The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
   #parts = [];
   #length = 0;
   #zip = 0;
+  #padding = 0;
   #ended = null;
   #isWithin;
 
@@ -34,8 +41,7 @@ export class Playbook {
     let text = "";
     for (let at = 0; at < bytes.length;) {
       if (this.#zip > 0) {
-        const skipped = Math.min(this.#zip, bytes.length - at);
-        [this.#zip, at] = [this.#zip - skipped, at + skipped];
+        at = this.#skip(bytes, at);
         continue;
       }
       const end = bytes.indexOf(NEWLINE, at);
@@ -45,6 +51,21 @@ export class Playbook {
       at = end + 1;
     }
     return text;
+  }
+
+  // Behind the part of a zip that begins here. What is no base64 ends it: a length that was invented hides nothing else.
+  #skip(bytes, from) {
+    for (let at = from; at < bytes.length; at++) {
+      const kind = KINDS[bytes[at]];
+      if (kind === BLANK) continue;
+      if (kind !== (this.#zip > this.#padding ? LETTER : PADDING)) {
+        this.#zip = 0;
+        return at;
+      }
+      this.#zip -= 1;
+      if (this.#zip === 0) return at + 1;
+    }
+    return bytes.length;
   }
 
   #keep(part) {
@@ -79,6 +100,7 @@ export class Playbook {
     }
     if (Number.isSafeInteger(event.zipfile) && event.zipfile > 0) {
       this.#zip = Math.ceil(event.zipfile / 3) * 4;
+      this.#padding = (3 - event.zipfile % 3) % 3;
       return "";
     }
     if (event.event === "keepalive" || typeof event.stdout !== "string") return "";
