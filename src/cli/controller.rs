@@ -24,7 +24,8 @@ const COLUMNS: &[Column<ControllerReport>] = &[
         None => String::new(),
     }),
     always("STORE", |one, _| match (&one.store.error, one.store.up) {
-        (Some(error), _) => format!("{}, away: {error}", one.store.kind),
+        (Some(error), true) => format!("{}: {error}", one.store.kind),
+        (Some(error), false) => format!("{}, away: {error}", one.store.kind),
         (None, true) => one.store.kind.clone(),
         (None, false) => format!("{}, away", one.store.kind),
     }),

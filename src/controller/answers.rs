@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, InstanceName, JobKind, Progress, Silence, Size, Time, readable, unfit,
-    unusable,
+    Group, Instance, InstanceLoad, InstanceName, JobKind, JobState, Progress, Silence, Size, Time,
+    readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
 use super::store::{
@@ -60,19 +60,6 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
         }
     };
     registry.instances.iter().zip(&overview.loads.instances).map(one).collect()
-}
-
-impl From<&Candidate> for CandidateReport {
-    fn from(found: &Candidate) -> Self {
-        Self {
-            name: found.name.to_string(),
-            node_type: found.node_type.name().to_owned(),
-            runner: found.offer.runner,
-            secure: found.offer.secure,
-            tls: found.offer.tls,
-            last_seen: rfc3339(found.seen),
-        }
-    }
 }
 
 /// All groups with their loads.
@@ -219,8 +206,12 @@ impl From<&Clock> for ClockReport {
     }
 }
 
-/// Why a job does not run; `pod` is what its pod waits for.
-pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Explained {
+/// Why a job does not run; `pod` is what its pod waits for, and `no_turn` why nobody places it.
+pub(super) fn explanation(
+    explained: ExplainedJob,
+    pod: Option<String>,
+    no_turn: Option<String>,
+) -> Explained {
     let ExplainedJob { job, waits, silence } = explained;
     let mut told = waits.unwrap_or_else(|| Explained {
         id: job.id.0,
@@ -230,6 +221,9 @@ pub(super) fn explanation(explained: ExplainedJob, pod: Option<String>) -> Expla
     });
     if let Some(detail) = pod {
         told.summary = format!("{}: {detail}", told.summary);
+    }
+    if let Some(why) = no_turn.filter(|_| job.state == JobState::Pending) {
+        told.summary = format!("{why}; {}", told.summary);
     }
     told.checks.push(CheckReport { check: "store".to_owned(), ok: true, detail: String::new() });
     told.silent = silence.map(SilentNode::from);

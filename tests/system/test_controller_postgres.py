@@ -12,6 +12,7 @@ from test_controller import ask, ended
 from test_controller_cli import LOCAL, Secrets, arguments, on_a_terminal, unpacked
 from test_controller_many import controller, is_whole, keys, pytestmark, runner, runs, server, shows, submit  # noqa: F401
 from test_controller_projects import output_so_far
+from test_doctor import examine
 
 
 @pytest.mark.skipif(not postgres.PGBOUNCER.exists(), reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)")
@@ -122,3 +123,55 @@ def unzipped(payload):
     """The files of a runner's stream."""
     _, files = unpacked(payload)
     return b"".join(content for _, content in files.values())
+
+
+def test_a_check_warns_of_a_store_in_the_clear(tmp_path):
+    config = tmp_path / "c1.yml"
+    settings = {"store": "postgresql://meshd@db.invalid/meshd?sslmode=disable"}
+    config.write_text(json.dumps([{"node": {"id": "c1", "datadir": str(tmp_path / "data")}}, {"local-only": None}, {"work-controller": settings}]))
+    command = [str(MESHD), "check", str(config)]
+    told = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert "everything goes to db.invalid in the clear" in told.stdout and "use sslmode=verify-full" in told.stdout, told
+    config.write_text(config.read_text().replace("?sslmode=disable", ""))
+    told = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert "in the clear" not in told.stdout and "cannot be reached now" in told.stdout, told
+
+
+@contextlib.contextmanager
+def session(server, database, statements, role="meshd"):
+    """A connection to the database that has done something, and stays."""
+    command = [postgres.programs() / "psql", "-h", "127.0.0.1", "-p", str(server.port), "-U", role, "-d", database, "-At"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        process.stdin.write(statements + "\n\\echo done\n")
+        process.stdin.flush()
+        while (line := process.stdout.readline()) != "done\n":
+            assert line, "psql ended"
+        try:
+            yield
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+def test_who_may_only_connect_stops_nothing_and_who_holds_the_turn_is_named_everywhere(mesh, server, keys, tmp_path):  # noqa: F811
+    database = server.database()
+    server.sql("CREATE ROLE stranger LOGIN")
+    numbers = ", ".join(f"pg_advisory_lock({0x6D650001 + at})" for at in range(3))
+    c1 = mesh.node("c1", listen=True, extra=controller(server.url(database), keys, tmp_path))
+    mesh.node("e1", peers=["c1"], work=[runner("ansible-runner")])
+    with session(server, database, f"SELECT {numbers};", "stranger"):
+        mesh.start()
+        until("e1 to be ready", lambda: {i["name"]: i["capacity"] for i in ask(c1, "instance.list")["instances"]}.get("e1"), 60)
+        assert ended(c1, submit(c1, ident="a")[1])["state"] == "successful"
+    # Who may write the row can keep it, as an operator's forgotten transaction does.
+    with session(server, database, "BEGIN; SELECT key FROM meshd.meta WHERE key = 'pass' FOR UPDATE;"):
+        pid = server.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'psql' AND state LIKE 'idle in%'").stdout.strip()
+        _, number = submit(c1, ident="b")
+        why = until("ping to tell of it", lambda: ask(c1, "ping")["store"]["error"], 60)
+        assert "no turn to place jobs for" in why and f"process {pid}, which serves the role meshd" in why, why
+        assert ask(c1, "ping")["store"]["up"]
+        assert f"process {pid}" in ask(c1, "job.explain", id=number)["summary"]
+        assert any("no turn to place jobs" in one["what"] for one in examine(c1))
+        assert "this node places no jobs" in c1.log()
+    assert ended(c1, number)["state"] == "successful"
+    until("it to be forgotten", lambda: ask(c1, "ping")["store"]["error"] is None)

@@ -9,7 +9,7 @@
 //! - `request` and `input`: the unit of an attempt, and what it reads. `pods`: that of a container group. `sync`: the
 //!   project in it.
 //! - `shown`: what the units of jobs show. `followers`: those of jobs that another control node drives.
-//! - `lease`: whether this node may act, what it does when it may not, and takeover.
+//! - `lease`: whether this node may act, what it does when it may not, and takeover. `turn`: whether it may place jobs.
 
 mod attempt;
 mod attempts;
@@ -31,6 +31,7 @@ mod request;
 mod sending;
 mod shown;
 mod sync;
+mod turn;
 pub mod world;
 
 use std::collections::BTreeSet;
@@ -53,6 +54,7 @@ use self::presence::Presence;
 use self::published::Published;
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
+use self::turn::MissedTurns;
 use self::world::{Children, Mesh};
 use super::core::{AttemptNo, Duty, Fenced, InstanceName, JobId, LeaseTimes, Patience, WaitWatch};
 use super::health::Surroundings;
@@ -87,6 +89,7 @@ pub struct JobDriver {
     foreign: Mutex<BTreeSet<String>>,
     /// How long jobs have waited, by the lease's clock.
     waits: Arc<Mutex<WaitWatch>>,
+    missed_turns: MissedTurns,
     /// The way to other control nodes, if there may be any.
     pub(super) peers: OnceLock<PeerClient>,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
@@ -132,6 +135,7 @@ impl JobDriver {
             figures: Figures::default(),
             foreign: Mutex::default(),
             waits: Arc::default(),
+            missed_turns: MissedTurns::default(),
             peers: OnceLock::new(),
             entering: Arc::default(),
             wake: Notify::new(),
@@ -296,6 +300,7 @@ impl JobDriver {
         let begun = Instant::now();
         let passed = self.store.pass(self.fence(), limits).await?;
         self.figures.pass.note(begun.elapsed());
+        self.note_turn(passed.elsewhere).await?;
         for job in passed.failed {
             self.show(job).await?;
         }

@@ -73,7 +73,7 @@ impl Service {
         let (require_tls, patience) = (self.driver.options().require_tls, self.driver.patience());
         let explained = self.driver.store.explain(id, require_tls, patience).await?;
         let pod = self.driver.pod_detail(&explained.job);
-        Ok(answers::explanation(explained, pod))
+        Ok(answers::explanation(explained, pod, self.driver.no_turn()))
     }
 
     pub(super) async fn cancel_job(

@@ -158,6 +158,7 @@ impl Service {
             },
             ..unopened(&self.driver.node)
         };
+        report.store.error = report.store.error.or_else(|| self.driver.no_turn());
         if let Some((paused, overview, clock)) = seen {
             report.paused = Some(paused);
             report.clock = Some(ClockReport::from(&clock));

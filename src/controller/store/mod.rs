@@ -5,7 +5,7 @@
 //! both databases and in simulations. No payload and no credential enters it: it holds headers.
 //!
 //! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`,
-//!   `clock`: the verbs.
+//!   `clock`: the verbs. `turn`: what one control node does at a time.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
 //! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what
 //!   SQLite can still write on a full disk; `options`: which database; `inspect`: a look from outside.
@@ -39,6 +39,7 @@ mod sqlite_files;
 mod sqlstate;
 mod submit;
 mod tls;
+mod turn;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ use self::sql::Sql;
 use self::sqlite::Sqlite;
 pub use self::sqlite_files::restore;
 pub use self::submit::{Submission, Submitted};
+pub use self::turn::TurnHolder;
 use crate::controller::core::{Fence, InstanceName, JobState, Time};
 use crate::counters::{Durations, Lengths};
 

@@ -3,6 +3,7 @@
 //! A password never stands in the URL: it is read from its file for each connection.
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +46,26 @@ impl Options {
     /// Several control nodes may have it in common.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Postgres(_))
+    }
+
+    /// A host that is not this machine, and to which passwords and jobs go without TLS.
+    pub fn host_in_the_clear(&self) -> Option<String> {
+        let Self::Postgres(options) = self else { return None };
+        match &options.ssl {
+            SslMode::Disable => {}
+            SslMode::VerifyFull(_) => return None,
+        }
+        let addresses = options.config.get_hostaddrs();
+        if !addresses.is_empty() {
+            return addresses.iter().find(|address| !address.is_loopback()).map(ToString::to_string);
+        }
+        options.config.get_hosts().iter().find_map(|host| match host {
+            Host::Tcp(name) => {
+                let is_here = name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+                (!is_here).then(|| name.clone())
+            }
+            Host::Unix(_) => None,
+        })
     }
 
     /// Parses `sqlite`, which is `default`, `sqlite:PATH` or `postgresql://USER@HOST[,HOST]/DB?…`.

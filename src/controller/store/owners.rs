@@ -10,7 +10,8 @@ use super::error::Error;
 use super::instances;
 use super::jobs::{self, OPEN, StoredJob};
 use super::scene::{Loadout, Waits};
-use super::sql::{Lock, Row, Sql, list, values};
+use super::sql::{Row, Sql, list, values};
+use super::turn::{self, Lock};
 use super::{Store, holders, registry};
 use crate::controller::core::{
     AttemptNo, Evidence, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience,
@@ -110,7 +111,7 @@ impl Store {
         on_loss: OnLoss,
     ) -> Result<Fence, Error> {
         self.write(move |sql| {
-            sql.lock(Lock::Pass)?;
+            turn::lock(sql, Lock::Pass)?;
             let former = lease(sql, &node)?;
             let lease = Lease::start(former.as_ref(), node.clone(), rand::random(), sql.now(), &times);
             save_lease(sql, &lease)?;
@@ -186,7 +187,7 @@ impl Store {
         on_loss: OnLoss,
     ) -> Result<Vec<(JobId, Fence)>, Error> {
         self.fenced_write(by, move |sql, by| {
-            sql.lock(Lock::Pass)?;
+            turn::lock(sql, Lock::Pass)?;
             check(sql, by)?;
             let Some(mut lease) = lease(sql, &lost.node)? else { return Ok(Vec::new()) };
             if !lease.take_over(&lost, sql.now()) {

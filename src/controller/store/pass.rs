@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use super::error::Error;
 use super::jobs::{self, StoredJob};
 use super::scene::{Loadout, Waits};
-use super::sql::{Lock, Sql, list, values};
+use super::sql::{Sql, list, values};
+use super::turn::{self, Lock};
 use super::{Store, owners, schema};
 use crate::controller::core::{ChildId, Decision, Fence, Job, JobId, Placement, pass};
 
@@ -57,7 +58,7 @@ impl Store {
             if sql.query("SELECT 1 FROM job WHERE state = 'pending' LIMIT 1", &[])?.is_empty() {
                 return Ok(Passed::default());
             }
-            if !sql.try_lock(Lock::Pass)? {
+            if !turn::try_lock(sql, Lock::Pass)? {
                 return Ok(Passed { elsewhere: true, ..Passed::default() });
             }
             owners::check(sql, by)?;

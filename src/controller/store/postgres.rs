@@ -19,7 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socke
 
 use super::error::Error;
 use super::options::PostgresOptions;
-use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
+use super::sql::{Dialect, Row, Sql, SqlValue};
 use super::sqlstate::Refusal;
 use super::tls::{Secured, Tls};
 use crate::controller::core::Time;
@@ -298,19 +298,6 @@ impl Sql for Transaction<'_> {
 
     fn batch(&mut self, sql: &str) -> Result<(), Error> {
         self.pool.wait(self.client.batch_execute(sql))
-    }
-
-    fn try_lock(&mut self, lock: Lock) -> Result<bool, Error> {
-        let query = "SELECT pg_try_advisory_xact_lock($1)::int::bigint";
-        self.query(query, &[SqlValue::from(lock as i64)])?.remove(0).take()
-    }
-
-    fn lock(&mut self, lock: Lock) -> Result<(), Error> {
-        self.query(
-            "SELECT 1::bigint FROM (SELECT pg_advisory_xact_lock($1)) taken",
-            &[SqlValue::from(lock as i64)],
-        )?;
-        Ok(())
     }
 
     fn announce(&mut self) {

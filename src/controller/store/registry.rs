@@ -11,7 +11,8 @@ use super::groups::{self, GroupRecord};
 use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
 use super::jobs::{self, OPEN};
-use super::sql::{Lock, Sql, SqlValue, from_json, values};
+use super::sql::{Sql, SqlValue, from_json, values};
+use super::turn::{self, Lock};
 use super::{Store, owners, schema};
 use crate::controller::core::{
     Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Offer, Time,
@@ -147,7 +148,7 @@ pub(super) fn change<T>(
     sql: &mut dyn Sql,
     change: impl FnOnce(&mut Registry) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    sql.lock(Lock::Registry)?;
+    turn::lock(sql, Lock::Registry)?;
     let before = Registry::load(sql)?;
     let mut after = before.clone();
     let result = change(&mut after)?;
@@ -201,7 +202,7 @@ impl Store {
     /// It is reserved, or a job was placed through it and has not ended.
     pub async fn delete_group(&self, audit: Audit, name: GroupName) -> Result<(), Error> {
         self.write(move |sql| {
-            sql.lock(Lock::Pass)?;
+            turn::lock(sql, Lock::Pass)?;
             audit.clone().insert(sql)?;
             let active =
                 "SELECT count(*) FROM job WHERE state IN ('waiting', 'running') AND instance_group = $1";
@@ -226,7 +227,7 @@ impl Store {
     /// There is no such instance, or it is a control node that holds its lease.
     pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
-            sql.lock(Lock::Pass)?;
+            turn::lock(sql, Lock::Pass)?;
             let now = sql.now();
             audit.clone().insert(sql)?;
             if owners::live(sql)?.iter().any(|lease| lease.owner == name) {
@@ -263,7 +264,7 @@ impl Store {
     /// There is no such instance.
     pub async fn drain_instance(&self, audit: Option<Audit>, name: InstanceName) -> Result<bool, Error> {
         self.write(move |sql| {
-            sql.lock(Lock::Pass)?;
+            turn::lock(sql, Lock::Pass)?;
             Audit::save(audit.as_ref(), sql)?;
             let open = open_attempts(sql, &name)?;
             let removable = change(sql, |registry| {
@@ -332,7 +333,7 @@ fn remove_idle(sql: &mut dyn Sql, candidates: &str, values: &[SqlValue]) -> Resu
     let candidates = sql.query(candidates, values)?;
     if !candidates.is_empty() {
         // A pass may be placing a job there.
-        sql.lock(Lock::Pass)?;
+        turn::lock(sql, Lock::Pass)?;
     }
     let mut removed = Vec::new();
     for mut row in candidates {

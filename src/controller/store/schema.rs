@@ -4,9 +4,9 @@
 //! that control nodes are upgraded one at a time: `meta` holds both numbers.
 
 use super::error::Error;
-use super::sql::{Dialect, Lock, Sql, insert, values};
+use super::sql::{Dialect, Sql, insert, values};
 use crate::controller::core::Group;
-use crate::controller::store::{clock, groups};
+use crate::controller::store::{clock, groups, turn};
 use crate::controller::stream::MOST_HOSTS;
 
 /// One step forward.
@@ -28,19 +28,25 @@ pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: clock::begin },
     Step { min_reader: 1, apply: know_outputs },
     Step { min_reader: 1, apply: count_signs_of_life },
+    Step { min_reader: 1, apply: turn::begin },
 ];
 
-/// Brings the store up to date, under a lock.
+/// Brings the store up to date; of several programs one at a time. One that is up to date is only read, and no right to
+/// change tables is needed.
 ///
 /// # Errors
 /// The store demands a newer program.
 pub(super) fn migrate(sql: &mut dyn Sql, steps: &[Step]) -> Result<(), Error> {
-    sql.lock(Lock::Schema)?;
-    match sql.dialect() {
-        Dialect::Sqlite => {}
+    let has_meta = match sql.dialect() {
+        Dialect::Sqlite => false,
         Dialect::Postgres => prepare_postgres(sql)?,
+    };
+    if !has_meta {
+        // Who comes second waits here for the end of the first one's transaction.
+        sql.batch("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")?;
     }
-    sql.batch("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")?;
+    let wait = sql.dialect().lock_row();
+    sql.query(&format!("SELECT 1 FROM meta WHERE key = 'schema'{wait}"), &[])?;
     let program = steps.len() as i64;
     let schema = number(sql, "schema")?;
     check_reader(sql, program)?;
@@ -54,15 +60,19 @@ pub(super) fn migrate(sql: &mut dyn Sql, steps: &[Step]) -> Result<(), Error> {
     set(sql, "schema", &program.to_string())
 }
 
-/// Checks the server's version, and creates the schema unless an administrator did.
-fn prepare_postgres(sql: &mut dyn Sql) -> Result<(), Error> {
+/// Checks the server's version, and creates the schema unless an administrator did. Returns whether `meta` is there.
+fn prepare_postgres(sql: &mut dyn Sql) -> Result<bool, Error> {
     let version = "SELECT current_setting('server_version_num')::bigint";
     let version: i64 = sql.query(version, &[])?.remove(0).take()?;
     if version < OLDEST_POSTGRES {
         return Err(Error::Settings(format!("PostgreSQL 13 or newer is needed, the server is {version}")));
     }
     let found = sql.query("SELECT 1::bigint FROM pg_namespace WHERE nspname = 'meshd'", &[])?;
-    if found.is_empty() { sql.batch("CREATE SCHEMA meshd") } else { Ok(()) }
+    if found.is_empty() {
+        sql.batch("CREATE SCHEMA IF NOT EXISTS meshd")?;
+    }
+    let meta = "SELECT 1::bigint FROM pg_class WHERE oid = to_regclass('meshd.meta')";
+    Ok(!sql.query(meta, &[])?.is_empty())
 }
 
 /// Checks that this program understands a store, for instance a backup.

@@ -28,26 +28,8 @@ pub(super) trait Sql {
     /// Runs several statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), Error>;
 
-    /// Takes a lock until the end of the transaction, if no other control node has it.
-    fn try_lock(&mut self, lock: Lock) -> Result<bool, Error>;
-
-    /// Waits for a lock, and holds it until the end of the transaction.
-    fn lock(&mut self, lock: Lock) -> Result<(), Error>;
-
     /// Wakes every control node once this transaction is committed.
     fn announce(&mut self);
-}
-
-/// What only one control node may do at a time. The numbers are advisory locks of PostgreSQL, shared with every
-/// older and newer program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lock {
-    /// Create or migrate the tables.
-    Schema = 0x6d65_0001,
-    /// Place jobs. Whoever changes what a pass goes by, owners and instances, waits for its end.
-    Pass = 0x6d65_0002,
-    /// Change instances and groups.
-    Registry = 0x6d65_0003,
 }
 
 /// Where the two databases differ.
@@ -76,7 +58,7 @@ impl Dialect {
         }
     }
 
-    /// Leaves out the jobs that another transaction has locked.
+    /// Leaves out the rows that another transaction has locked.
     pub(super) const fn skip_locked(self) -> &'static str {
         match self {
             Self::Sqlite => "",

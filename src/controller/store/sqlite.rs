@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::Error;
 use super::reserve::Reserve;
 use super::schema;
-use super::sql::{Dialect, Lock, Row, Sql, SqlValue};
+use super::sql::{Dialect, Row, Sql, SqlValue};
 use super::sqlite_files::{copy, lock_file, with_suffix};
 use crate::controller::core::{InstanceName, Time};
 
@@ -334,15 +334,6 @@ impl Sql for Transaction<'_> {
 
     fn batch(&mut self, sql: &str) -> Result<(), Error> {
         Ok(self.connection.execute_batch(sql)?)
-    }
-
-    fn try_lock(&mut self, _lock: Lock) -> Result<bool, Error> {
-        // There is one writer.
-        Ok(true)
-    }
-
-    fn lock(&mut self, _lock: Lock) -> Result<(), Error> {
-        Ok(())
     }
 
     fn announce(&mut self) {

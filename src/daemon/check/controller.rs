@@ -8,7 +8,7 @@ use super::{Findings, Severity};
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
 use crate::controller::options::{ControllerOptions, Discovery, NodeType, OwnRunner};
-use crate::controller::store::{Error, StoreFinding, inspect};
+use crate::controller::store::{Error, Options, StoreFinding, inspect};
 use crate::work::run_dir::is_open_to_others;
 
 const WHAT: &str = "work-controller";
@@ -36,6 +36,12 @@ impl Findings {
 
     fn store(&mut self, config: &Config) {
         let Some(store) = store_of(config) else { return };
+        if let Some(host) = store.as_ref().ok().and_then(Options::host_in_the_clear) {
+            self.warn(WHAT, format_args!(
+                "store: everything goes to {host} in the clear, and the server proves nothing (sslmode=disable): who is on \
+                 the way reads the headers of jobs, and may take the place of the database: use sslmode=verify-full"
+            ));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let found = store.and_then(|options| match runtime {
             Ok(runtime) => runtime.block_on(inspect(&options)),

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::control::Operations;
 use crate::controller::core::{NodeState, NodeType};
-use crate::rpc::operation::{Answer, InstanceFilter, Operation};
+use crate::rpc::operation::{Answer, InstanceFilter, Nothing, Operation};
 use crate::rpc::report::controller::InstanceReport;
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::CallerName;
@@ -21,7 +21,11 @@ const LISTED_WITHIN: Duration = Duration::from_secs(10);
 pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
     let list = Operation::ListInstances(InstanceFilter::default());
     let why = match timeout(LISTED_WITHIN, controller.operate(list, CallerName::Unknown)).await {
-        Ok(Ok((Answer::ListInstances(list), _))) => return of_all(&list.instances.unwrap_or_default()),
+        Ok(Ok((Answer::ListInstances(list), _))) => {
+            let mut found = of_all(&list.instances.unwrap_or_default());
+            found.extend(of_store(controller).await);
+            return found;
+        }
         Ok(Ok(_)) => "it answers something else".to_owned(),
         Ok(Err(refused)) => refused.to_string(),
         Err(_) => "it does not answer".to_owned(),
@@ -31,6 +35,19 @@ pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
         format_args!("its instances: {why}"),
         "meshctl controller ping",
     )]
+}
+
+/// What keeps jobs from being placed while the store answers.
+async fn of_store(controller: &dyn Operations) -> Option<Finding> {
+    let ping = controller.operate(Operation::Ping(Nothing {}), CallerName::Unknown);
+    let Ok(Ok((Answer::Ping(report), _))) = timeout(LISTED_WITHIN, ping).await else { return None };
+    let error = report.store.error?;
+    Some(Finding::new(
+        Severity::Error,
+        "work-controller",
+        error,
+        "meshctl controller ping shows how it goes on",
+    ))
 }
 
 /// Faults come before advice, so that advice is what is cut off.

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::controller::store::sql::{Lock, Sql};
+use crate::controller::store::sql::{Row, Sql, values};
+use crate::controller::store::turn::{self, Lock};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_wakes_the_other_control_node() {
@@ -130,15 +131,102 @@ async fn one_pass_at_a_time() {
     let (here, c1) = site.ready().await;
     let there = Store::open(&site.options, &"c2".into()).await.unwrap();
     let held = Held::after(&there, |sql| {
-        assert!(sql.try_lock(Lock::Pass)?);
+        assert!(turn::try_lock(sql, Lock::Pass)?);
         Ok(())
     });
     let held = held.await;
     submit(&here, "u1").await;
     let passed = here.pass(c1.clone(), PassLimits::default()).await.unwrap();
     assert_eq!(passed, Passed { elsewhere: true, ..Passed::default() });
+    let holder = here.turn_holder().await.unwrap().unwrap();
+    let is_idle = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state LIKE 'idle in%'";
+    let found = here.read(move |sql| sql.query(is_idle, values![holder.pid])?.remove(0).take::<i64>()).await;
+    assert_eq!((holder.role.as_str(), found.unwrap()), ("meshd", 1));
     held.end().await;
     assert_eq!(place(&here, &c1).await.len(), 1);
+    assert_eq!(here.turn_holder().await.unwrap(), None);
+}
+
+/// A connection of a role that may connect, and has no other right but those.
+async fn connection_of(role: &str, url: &str) -> tokio_postgres::Client {
+    let url = url.replace("meshd@", &format!("{role}@"));
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_a_right_keeps_no_control_node_from_anything() {
+    let Some(server) = server::get() else { return };
+    let url = server.new_database().await;
+    server.run("CREATE ROLE stranger LOGIN").await;
+    let stranger = connection_of("stranger", &url).await;
+    let all =
+        "SELECT pg_advisory_lock(1835335681), pg_advisory_lock(1835335682), pg_advisory_lock(1835335683)";
+    stranger.batch_execute(all).await.unwrap();
+    let site = Site { options: Options::parse(&url, None, Path::new("")).unwrap(), _directory: None };
+    let (store, c1) = site.ready().await;
+    submit(&store, "u1").await;
+    assert_eq!(place(&store, &c1).await.len(), 1);
+    let refused = stranger.batch_execute("SELECT 1 FROM meshd.meta FOR UPDATE").await.unwrap_err();
+    assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("42501"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_node_of_before_makes_no_pass_beside_one_of_today() {
+    let Some(site) = Site::postgres().await else { return };
+    let (here, c1) = site.ready().await;
+    let there = Store::open(&site.options, &"c2".into()).await.unwrap();
+    submit(&here, "u1").await;
+    // It knows no rows, but its own numbers alone.
+    const BEFORE: &str = "SELECT pg_try_advisory_xact_lock(1835335682)::int, \
+        pg_try_advisory_xact_lock(1835335683)::int";
+    let both = |mut row: Row| Ok::<_, Error>((row.take::<i64>()?, row.take::<i64>()?));
+    let held = Held::after(&there, move |sql| {
+        assert_eq!(both(sql.query(BEFORE, &[])?.remove(0))?, (1, 1));
+        Ok(())
+    });
+    let held = held.await;
+    assert!(here.pass(c1.clone(), PassLimits::default()).await.unwrap().elsewhere);
+    let refused = here.change_registry(None, |_, _| Ok(())).await.unwrap_err();
+    assert!(matches!(refused, Error::Away(_)), "it is tried again: {refused}");
+    held.end().await;
+    let held = Held::after(&here, |sql| {
+        turn::lock(sql, Lock::Registry)?;
+        assert!(turn::try_lock(sql, Lock::Pass)?);
+        Ok(())
+    });
+    let held = held.await;
+    let taken = there.read(move |sql| both(sql.query(BEFORE, &[])?.remove(0))).await.unwrap();
+    assert_eq!(taken, (0, 0));
+    held.end().await;
+    assert_eq!(place(&here, &c1).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_change_rows_and_no_table_works_once_the_tables_are_there() {
+    let Some(server) = server::get() else { return };
+    let url = server.new_database().await;
+    server.run("CREATE ROLE worker LOGIN").await;
+    let options = |url: &str| Options::parse(url, None, Path::new("")).unwrap();
+    let owner = Store::open(&options(&url), &"c1".into()).await.unwrap();
+    let grant = "GRANT USAGE ON SCHEMA meshd TO worker; \
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA meshd TO worker";
+    owner.write(move |sql| sql.batch(grant)).await.unwrap();
+    drop(owner);
+    let site = Site { options: options(&url.replace("meshd@", "worker@")), _directory: None };
+    let (store, c1) = site.ready().await;
+    let id = submit(&store, "u1").await;
+    assert_eq!(place(&store, &c1).await.len(), 1);
+    accept(&store, &c1, id).await.unwrap();
+    end(&store, &c1, id, FinalStatus::Successful).await.unwrap();
+    sweep(&store, &c1, id).await;
+    take_over(&store, &c1, "c2", OnLoss::TakeOver).await;
+    let audit = Audit { who: "root".into(), op: "test".into(), target: String::new() };
+    store.set_paused(audit.clone(), true).await.unwrap();
+    store.delete_job(audit, id).await.unwrap();
+    drop(store);
+    drop(site.open().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -304,6 +392,23 @@ fn stores_are_parsed() {
     assert_eq!(ssl("postgresql://u@a/db?sslrootcert=%2Fca"), SslMode::VerifyFull(Some("/ca".into())));
     assert_eq!(ssl("postgresql://u@a/db?sslmode=disable"), SslMode::Disable);
     assert_eq!(ssl("postgresql://u@/db?host=/run/postgresql"), SslMode::Disable);
+    let clear = |text: &str| parse(text).unwrap().host_in_the_clear();
+    for (url, host) in [
+        ("192.0.2.9/db?sslmode=disable", "192.0.2.9"),
+        ("127.0.0.1,db2/db?sslmode=disable", "db2"),
+        ("localhost/db?sslmode=disable&hostaddr=192.0.2.9", "192.0.2.9"),
+    ] {
+        assert_eq!(clear(&format!("postgresql://u@{url}")).as_deref(), Some(host));
+    }
+    for near in [
+        "192.0.2.9/db",
+        "127.1.2.3,localhost/db?sslmode=disable",
+        "[::1]/db?sslmode=disable",
+        "/db?host=/run",
+    ] {
+        assert_eq!(clear(&format!("postgresql://u@{near}")), None, "{near}");
+    }
+    assert_eq!(clear("sqlite"), None);
     for wrong in [
         "mysql://u@a/db",
         "sqlite:",

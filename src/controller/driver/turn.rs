@@ -1,0 +1,91 @@
+//! For how long this node has had no turn to place jobs, because somebody else holds it. It owns what is said of that.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::JobDriver;
+use crate::controller::core::Time;
+use crate::controller::store::{Error, TurnHolder};
+
+/// Locked for a look or an entry.
+#[derive(Debug, Default)]
+pub(super) struct MissedTurns(Mutex<Option<Missed>>);
+
+#[derive(Debug)]
+struct Missed {
+    since: Time,
+    /// What was said of it.
+    why: Option<String>,
+}
+
+impl MissedTurns {
+    /// This node has had its turn, or none. Returns for how long it has had none, once that is `too_long`.
+    fn note(&self, had_none: bool, now: Time, too_long: Duration) -> Option<Duration> {
+        let mut missed = self.0.lock();
+        if !had_none {
+            *missed = None;
+            return None;
+        }
+        let since = missed.get_or_insert(Missed { since: now, why: None }).since;
+        Some(now.since(since)).filter(|time| *time >= too_long)
+    }
+
+    /// Returns whether it is said for the first time.
+    fn say(&self, why: String) -> bool {
+        self.0.lock().as_mut().is_some_and(|missed| missed.why.replace(why).is_none())
+    }
+}
+
+impl JobDriver {
+    /// Why this node has placed no jobs for longer than any pass takes.
+    pub fn no_turn(&self) -> Option<String> {
+        self.missed_turns.0.lock().as_ref()?.why.clone()
+    }
+
+    pub(super) async fn note_turn(&self, had_none: bool) -> Result<(), Error> {
+        let too_long = self.options().timers.owner_lost_after;
+        let Some(time) = self.missed_turns.note(had_none, self.lease.now(), too_long) else { return Ok(()) };
+        let why = text(time, self.store.turn_holder().await?);
+        if self.missed_turns.say(why.clone()) {
+            tracing::warn!(why, "this node places no jobs");
+        }
+        Ok(())
+    }
+}
+
+fn text(time: Duration, holder: Option<TurnHolder>) -> String {
+    let what = format!("no turn to place jobs for {} s", time.as_secs());
+    match holder {
+        Some(TurnHolder { pid, role }) => format!(
+            "{what}: the database's process {pid}, which serves the role {role}, holds it; unless that is a control \
+             node at work, SELECT pg_terminate_backend({pid}) ends it"
+        ),
+        None => format!("{what}: another connection to the database holds it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_turn_says_so_once_it_is_too_long_and_no_more_once_it_has_one() {
+        let (turns, wait) = (MissedTurns::default(), Duration::from_secs(30));
+        let at = |seconds: i64| Time(seconds * 1000);
+        assert_eq!(turns.note(true, at(0), wait), None);
+        assert_eq!(turns.note(true, at(29), wait), None);
+        assert_eq!(turns.note(false, at(29), wait), None, "one turn, and it starts over");
+        assert_eq!(turns.note(true, at(31), wait), None);
+        assert_eq!(turns.note(true, at(61), wait), Some(wait));
+        assert!(turns.say("a".to_owned()) && !turns.say("b".to_owned()), "it is logged once");
+        assert_eq!(turns.0.lock().as_ref().unwrap().why.as_deref(), Some("b"));
+        assert_eq!(turns.note(false, at(62), wait), None);
+        assert!(!turns.say("c".to_owned()) && turns.0.lock().is_none());
+        let holder = TurnHolder { pid: 17, role: "evil".to_owned() };
+        assert!(
+            text(wait, Some(holder))
+                .contains("for 30 s: the database's process 17, which serves the role evil")
+        );
+    }
+}
