@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::core::{
-    Group, Instance, InstanceLoad, InstanceName, JobKind, JobState, Progress, Silence, Size, Time,
+    Group, Instance, InstanceLoad, InstanceName, JobKind, JobState, NodeState, Progress, Silence, Size, Time,
     readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
@@ -59,7 +59,29 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
             last_health_check: shown(record.last_health_check),
         }
     };
-    registry.instances.iter().zip(&overview.loads.instances).map(one).collect()
+    let mut all: Vec<_> = registry.instances.iter().zip(&overview.loads.instances).map(one).collect();
+    if let Some(why) = driver.halted()
+        && let Some(own) = all.iter_mut().find(|one| one.name == driver.node.as_str())
+    {
+        // Its record may be that of another process by now.
+        own.node_state = NodeState::Unavailable.name().to_owned();
+        (own.capacity, own.remaining_capacity) = (0, 0);
+        own.errors.push(why);
+    }
+    all
+}
+
+impl From<&Candidate> for CandidateReport {
+    fn from(found: &Candidate) -> Self {
+        Self {
+            name: found.name.to_string(),
+            node_type: found.node_type.name().to_owned(),
+            runner: found.offer.runner,
+            secure: found.offer.secure,
+            tls: found.offer.tls,
+            last_seen: rfc3339(found.seen),
+        }
+    }
 }
 
 /// All groups with their loads.

@@ -463,7 +463,9 @@ def test_without_the_store_running_jobs_go_on_and_submissions_wait(site, server,
 
 
 def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, keys, tmp_path):
-    c1 = site["c1"]
+    c1, go = site["c1"], tmp_path / "go"
+    unit, number = submit(c1, ident="held", go=str(go))
+    runs(c1, number)
     elsewhere = Mesh()
     try:
         extra = controller(server.url(site.database), keys, tmp_path)
@@ -472,11 +474,18 @@ def test_of_two_processes_with_one_node_id_the_later_one_works(site, server, key
         assert "has a newer lease" in ask(c1, "ping")["store"]["error"]
         with c1.control() as client, pytest.raises(ControlError, match="has a newer lease"):
             client.submit("c1", "controller", stream())
+        own = next(one for one in ask(c1, "ping")["nodes"] if one["node"] == "c1")
+        assert (own["node_state"], own["capacity"]) == ("unavailable", 0) and "has a newer lease" in own["errors"][-1], own
         assert ask(twin, "ping")["store"]["up"] is True
         until("a ping, as the node goes on", lambda: c1.reaches("e1"))
     finally:
         elsewhere.end()
         elsewhere.remove()
+    until("it to work again", lambda: ask(c1, "ping")["store"]["up"], 60)
+    go.touch()
+    assert ended(c1, number)["state"] == "successful", "what ran meanwhile was lost to nobody"
+    is_whole(shows(c1, unit), "held")
+    assert ended(c1, submit(c1, ident="again")[1])["state"] == "successful"
 
 
 @pytest.fixture

@@ -167,6 +167,10 @@ pub enum Standing {
     Replaced,
 }
 
+/// How many times longer than a lost one a holder that was seen to live must be silent before who was replaced by it has
+/// its lease back.
+const STILL: u32 = 3;
+
 /// The leases as one control node has seen them.
 #[derive(Debug, Default)]
 pub struct LeaseWatch(Watch<InstanceName, Lease>);
@@ -217,7 +221,11 @@ impl LeaseWatch {
             Some(lease) if lease.fence() == *by => Standing::Held,
             None => Standing::Free,
             Some(lease) if !lease.is_held() || lease.epoch < by.epoch => Standing::Free,
-            Some(_) if self.0.has_changed(&by.owner) => Standing::Replaced,
+            // Who was seen to live with it may be back any moment.
+            Some(lease) if self.0.has_changed(&by.owner) => {
+                let silence = self.0.unchanged_for(&by.owner, lease, now);
+                if silence > times.owner_lost_after * STILL { Standing::Free } else { Standing::Replaced }
+            }
             Some(lease) if self.is_lost(lease, now, times) => Standing::Free,
             Some(_) => Standing::Unclear,
         }

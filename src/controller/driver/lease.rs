@@ -66,8 +66,7 @@ impl JobDriver {
         }
     }
 
-    /// Works until it is stopped, or stops for good: another process has a newer lease for this node ID, or it fails
-    /// again and again. The node goes on without it. If the store has lost its last commits, it returns the units of jobs,
+    /// Works until it is stopped, or stops for good because it fails again and again. The node goes on without it. If the store has lost its last commits, it returns the units of jobs,
     /// none of which may be known any more: it is to run again once they follow their jobs.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Option<Vec<JobUnit>> {
         let keeper = tokio::spawn(self.clone().keep_tenure());
@@ -96,7 +95,7 @@ impl JobDriver {
             let failure = match (&mut work.0).await {
                 Ok(Err(Fenced(_))) => {
                     let went_back = self.lease.has_gone_back();
-                    self.recover().await?;
+                    self.recover().await;
                     if went_back {
                         return Ok(());
                     }
@@ -118,19 +117,17 @@ impl JobDriver {
         }
     }
 
-    /// A write was fenced. Goes on with the same lease if that is not why, and with a new one if it was taken.
-    ///
-    /// # Errors
-    /// Another process has it.
-    async fn recover(self: &Arc<Self>) -> Result<(), String> {
+    /// A write was fenced. Goes on with the same lease if that is not why, and with a new one if it was taken. While
+    /// another process lives with it, this one has no controller.
+    async fn recover(self: &Arc<Self>) {
         let mut watch = LeaseWatch::default();
         loop {
             match self.standing(&mut watch).await {
-                Ok(Standing::Held) => return Ok(()),
+                Ok(Standing::Held) => return,
                 Ok(Standing::Free) => {
                     self.give_up();
                     match self.take_lease().await {
-                        Ok(()) => return Ok(()),
+                        Ok(()) => return,
                         Err(error) => {
                             tracing::warn!(%error, "there is no new lease yet");
                             // There may be, and then it was this node that changed it.
@@ -138,13 +135,21 @@ impl JobDriver {
                         }
                     }
                 }
-                Ok(Standing::Replaced) => {
-                    return Err(format!(
+                Ok(Standing::Replaced) if self.halted().is_none() => {
+                    let why = format!(
                         "another process uses the node ID {} with this store, and has a newer lease: give each node \
-                         an ID of its own, then restart this one",
+                         an ID of its own, then restart this one, or wait until that one has been silent for three \
+                         times ownerlostafter",
                         self.node
-                    ));
+                    );
+                    tracing::error!(
+                        why,
+                        "the controller of this node stands down; the node goes on without it"
+                    );
+                    self.give_up();
+                    self.lease.halt(why);
                 }
+                Ok(Standing::Replaced) => {}
                 Ok(Standing::Unclear) => {}
                 Err(error) => tracing::debug!(%error, "the lease cannot be looked at"),
             }

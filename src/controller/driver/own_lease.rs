@@ -22,7 +22,7 @@ pub(super) struct OwnLease {
     all: Mutex<LeaseWatch>,
     /// The store has lost its last commits, and this lease is to be renewed under a new fence.
     has_gone_back: AtomicBool,
-    /// Why this process will have no lease any more.
+    /// Why this process has no lease, and none to come, as far as it knows.
     halted: Mutex<Option<String>>,
 }
 
@@ -106,6 +106,7 @@ impl OwnLease {
     pub(super) fn replace(&self, fence: Fence) {
         self.fence.store(Arc::new(fence));
         self.has_gone_back.store(false, Ordering::Relaxed);
+        *self.halted.lock() = None;
     }
 
     /// It is another one's, or has ended.

@@ -205,6 +205,12 @@ fn a_fenced_holder_learns_who_has_its_lease() {
     assert_eq!(after(&store, 0, &mut watch), Standing::Unclear);
     store.beat(&other).unwrap();
     assert_eq!(after(&store, 1, &mut watch), Standing::Replaced, "it lives");
+    for at in (11..=91).step_by(10) {
+        assert_eq!(after(&store, at, &mut watch), Standing::Replaced, "it was seen to live");
+    }
+    assert_eq!(after(&store, 92, &mut watch), Standing::Free, "it has been silent for long");
+    store.beat(&other).unwrap();
+    assert_eq!(after(&store, 93, &mut watch), Standing::Replaced, "and is back");
     store.leases.clear();
     assert_eq!(after(&store, 2, &mut LeaseWatch::default()), Standing::Free);
     // One from before its own start: nobody can have taken that since.
