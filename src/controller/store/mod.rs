@@ -214,7 +214,7 @@ impl Store {
         let begun = Instant::now();
         let written = match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.write(verb).await,
-            Engine::Postgres(postgres) => postgres.run(verb).await,
+            Engine::Postgres(postgres) => postgres.run(false, verb).await,
         };
         self.counted.writes.note(begun.elapsed());
         self.counted(written)
@@ -228,7 +228,7 @@ impl Store {
         let begun = Instant::now();
         let read = match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(verb).await,
-            Engine::Postgres(postgres) => postgres.run(verb).await,
+            Engine::Postgres(postgres) => postgres.run(true, verb).await,
         };
         self.counted.reads.note(begun.elapsed());
         self.counted(read)

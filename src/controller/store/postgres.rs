@@ -4,24 +4,26 @@
 //! is kept on a connection between transactions, so transaction poolers work; behind them only notifications do not.
 //! A transaction that lost a race is repeated. This file knows no table.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage};
 
 use super::error::Error;
 use super::options::PostgresOptions;
 use super::sql::{Dialect, Row, Sql, SqlValue};
 use super::sqlstate::Refusal;
-use super::tls::{Secured, Tls};
+use super::tls::Tls;
 use crate::controller::core::Time;
 use crate::os::back_off::BackOff;
 
@@ -31,6 +33,8 @@ const CONNECTIONS: usize = 8;
 const ATTEMPTS: u32 = 10;
 /// Nothing takes longer, unless the server or the network hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(45);
+/// How often who listens asks for an answer: what stands between may have forgotten the connection.
+const LISTENING_ASKED: Duration = Duration::from_secs(60);
 /// Short, so that all control nodes are back, and have renewed their leases, before the first one that is judges who is
 /// lost.
 const RECONNECT: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_millis(500));
@@ -96,9 +100,10 @@ impl Postgres {
         Ok(Self { pool, slots: Arc::new(Semaphore::new(CONNECTIONS)), listener })
     }
 
-    /// Runs one transaction. It completes even if the caller stops waiting.
+    /// Runs one transaction. It completes even if the caller stops waiting. Nobody waits for the end of one that only reads.
     pub(super) async fn run<T: Send + 'static>(
         &self,
+        reads: bool,
         verb: impl Fn(&mut dyn Sql) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let slot = self.slots.clone().acquire_owned().await;
@@ -106,7 +111,7 @@ impl Postgres {
         let pool = self.pool.clone();
         let work = move || {
             let _slot = slot;
-            pool.run(&verb)
+            pool.run(reads, &verb)
         };
         tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
     }
@@ -125,9 +130,9 @@ impl fmt::Debug for Postgres {
 }
 
 impl Pool {
-    fn run<T>(&self, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
+    fn run<T>(&self, reads: bool, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
         for attempt in 1..=ATTEMPTS {
-            match self.run_once(verb) {
+            match self.run_once(reads, verb) {
                 Err(Error::Raced) => {
                     // Two that race should not meet again.
                     let pause = rand::random::<u64>() % (1 << attempt.min(7));
@@ -139,7 +144,7 @@ impl Pool {
         Err(Error::Away("other transactions came first, again and again".into()))
     }
 
-    fn run_once<T>(&self, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
+    fn run_once<T>(&self, reads: bool, verb: &impl Fn(&mut dyn Sql) -> Result<T, Error>) -> Result<T, Error> {
         let (client, now) = self.begin()?;
         let mut transaction = Transaction { pool: self, client: &client, now, announced: false };
         let result = verb(&mut transaction);
@@ -149,7 +154,14 @@ impl Pool {
             Ok(_) => "COMMIT".to_owned(),
             Err(_) => "ROLLBACK".to_owned(),
         };
-        let ended = self.wait(client.batch_execute(&end));
+        let ended = match &result {
+            // It is sent; the next transaction's first answer comes behind its own.
+            Ok(_) if reads => {
+                let _sent = client.batch_execute(&end).now_or_never();
+                Ok(())
+            }
+            Ok(_) | Err(_) => self.wait(client.batch_execute(&end)),
+        };
         if ended.is_ok() && !client.is_closed() {
             self.idle.lock().push(client);
         }
@@ -209,9 +221,7 @@ impl Pool {
     }
 
     fn wait<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
-        let answer = async { tokio::time::timeout(ANSWER_WITHIN, work).await };
-        let answer = self.runtime.block_on(answer);
-        Ok(answer.map_err(|_| Error::Away("PostgreSQL does not answer".into()))??)
+        self.runtime.block_on(answered(work))
     }
 }
 
@@ -229,7 +239,7 @@ async fn listen(pool: Arc<Pool>) {
     let mut pauses = RECONNECT;
     loop {
         let connected = match pool.options.config() {
-            Ok(config) => config.connect(pool.tls.clone()).await.map_err(Error::from),
+            Ok(config) => answered(config.connect(pool.tls.clone())).await,
             Err(error) => Err(error),
         };
         let error = match connected {
@@ -244,31 +254,42 @@ async fn listen(pool: Arc<Pool>) {
     }
 }
 
-/// Receives notifications until the connection fails.
-async fn receive(pool: &Pool, client: &Client, mut connection: Connection<Socket, Secured<Socket>>) -> Error {
-    let command = format!("LISTEN {CHANNEL}");
-    let mut command = pin!(client.batch_execute(&command));
-    let mut listening = false;
-    loop {
-        tokio::select! {
-            result = &mut command, if !listening => match result {
-                // What happened before is not notified.
-                Ok(()) => {
-                    listening = true;
-                    pool.changes.send_modify(|count| *count += 1);
-                }
-                Err(error) => return error.into(),
-            },
-            message = poll_fn(|cx| connection.poll_message(cx)) => match message {
+/// Receives notifications until the connection fails, or nothing answers at its other end.
+async fn receive<S, T>(pool: &Pool, client: &Client, mut connection: Connection<S, T>) -> Error
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let asking = async {
+        answered(client.batch_execute(&format!("LISTEN {CHANNEL}"))).await?;
+        // What happened before is not notified.
+        pool.changes.send_modify(|count| *count += 1);
+        loop {
+            tokio::time::sleep(LISTENING_ASKED).await;
+            answered(client.batch_execute("SELECT 1")).await?;
+        }
+    };
+    let hearing = async {
+        loop {
+            match poll_fn(|cx| connection.poll_message(cx)).await {
                 Some(Ok(AsyncMessage::Notification(note))) if note.payload() != pool.id => {
                     pool.changes.send_modify(|count| *count += 1);
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return error.into(),
                 None => return Error::Away("the connection was closed".into()),
-            },
+            }
         }
+    };
+    tokio::select! {
+        Err::<Infallible, Error>(error) = asking => error,
+        error = hearing => error,
     }
+}
+
+async fn answered<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+    let answer = tokio::time::timeout(ANSWER_WITHIN, work).await;
+    Ok(answer.map_err(|_| Error::Away("PostgreSQL does not answer".into()))??)
 }
 
 struct Transaction<'a> {
@@ -344,5 +365,73 @@ impl From<tokio_postgres::Error> for Error {
             Refusal::Value => Self::Conflict(format!("PostgreSQL does not store this: {words}")),
             Refusal::Final => Self::Refused(format!("PostgreSQL: {words} ({code})")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio_postgres::{Config, NoTls};
+
+    use super::super::options::Options;
+    use super::*;
+
+    fn pool() -> Pool {
+        let options = Options::parse("postgresql://u@127.0.0.1:1/db?sslmode=disable", None, Path::new(""));
+        let Ok(Options::Postgres(options)) = options else { panic!("{options:?}") };
+        Pool {
+            tls: Tls::new(&options.ssl).unwrap(),
+            options: *options,
+            runtime: Handle::current(),
+            idle: Mutex::default(),
+            failures: Mutex::default(),
+            changes: Arc::new(watch::Sender::new(0)),
+            id: "own".to_owned(),
+        }
+    }
+
+    /// A server that answers so many statements, and then nothing more.
+    async fn serve(mut stream: DuplexStream, answers: usize) {
+        let mut buffer = [0; 4096];
+        stream.read(&mut buffer).await.unwrap();
+        // The user may come in, and the server is ready.
+        stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+        for _ in 0..answers {
+            stream.read(&mut buffer).await.unwrap();
+            stream.write_all(b"C\0\0\0\x07OK\0Z\0\0\0\x05I").await.unwrap();
+        }
+        while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_to_silence_notices_and_comes_again() {
+        for answers in [0, 1, 3] {
+            let (near, far) = duplex(4096);
+            let server = tokio::spawn(serve(far, answers));
+            let (client, connection) = Config::new().user("u").connect_raw(near, NoTls).await.unwrap();
+            let (pool, begun) = (pool(), tokio::time::Instant::now());
+            let most = LISTENING_ASKED * 4 + ANSWER_WITHIN;
+            let ended = tokio::time::timeout(most, receive(&pool, &client, connection)).await;
+            assert_eq!(ended.unwrap().to_string(), "the store is away: PostgreSQL does not answer");
+            let asked = LISTENING_ASKED * answers as u32;
+            assert_eq!(begun.elapsed().as_secs(), (asked + ANSWER_WITHIN).as_secs());
+            assert_eq!(*pool.changes.borrow(), u64::from(answers > 0));
+            server.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_connects_to_silence_notices_and_comes_again() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("postgresql://u@127.0.0.1:{port}/db?sslmode=disable");
+        let Ok(Options::Postgres(options)) = Options::parse(&url, None, Path::new("")) else { panic!() };
+        let pool = Pool { options: *options, ..pool() };
+        let listening = tokio::spawn(listen(Arc::new(pool)));
+        let _silent = listener.accept().await.unwrap();
+        tokio::time::timeout(ANSWER_WITHIN * 2, listener.accept()).await.unwrap().unwrap();
+        listening.abort();
     }
 }
