@@ -50,6 +50,7 @@ impl From<Error> for OperationRefusal {
             }
             Error::Conflict(_) | Error::Job(_) | Error::KeyTaken { .. } => OperationCode::Conflict,
             Error::Full(_)
+            | Error::FullForOne(_)
             | Error::Refused(_)
             | Error::TooOld { .. }
             | Error::Held { .. }

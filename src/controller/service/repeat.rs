@@ -124,7 +124,7 @@ impl Repeat {
     /// Makes the job of a unit that has its payload.
     async fn store(self, driver: &Arc<JobDriver>, unit: &JobUnit) -> Result<JobId, Error> {
         let extra = self.extra();
-        let Self { former, limit, is_admin: _, audit } = self;
+        let Self { former, limit, is_admin, audit } = self;
         let mut header = parsed(&former)?;
         (header.key, header.depends_on) = (None, Vec::new());
         if !limit.is_empty() {
@@ -132,7 +132,7 @@ impl Repeat {
         }
         let asked = Asked { forks: Some(former.row.forks), run: former.row.terms.run.clone() };
         let mut submission = submission(driver, unit, &header, &asked, &audit.who);
-        submission.terms.limit = limit;
+        (submission.terms.limit, submission.is_admin) = (limit, is_admin);
         // It may be stored though the answer was lost: the unit tells, and it is asked for until that is known.
         let (entering, job) = loop {
             let entering = driver.entering.clone().read_owned().await;

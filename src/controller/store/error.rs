@@ -50,6 +50,11 @@ pub enum Error {
     /// As many jobs are pending as may be.
     #[error("no more than {0} jobs may be pending (maxpending)")]
     Full(u64),
+    /// It would leave too little room for others.
+    #[error(
+        "only {0} more jobs may be pending (maxpending), and this caller has as many: nobody may have more than is left"
+    )]
+    FullForOne(u64),
     /// An operator's change contradicts the state of the store.
     #[error("{0}")]
     Conflict(String),

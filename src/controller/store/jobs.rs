@@ -60,6 +60,9 @@ impl StoredJob {
 pub(super) const OPEN: &str = "job.id IN (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running') \
     UNION SELECT job FROM attempt WHERE swept = 0)";
 
+/// Jobs with attempts that may still run, and so the only ones with claims: thousands of others may be pending.
+pub(super) const SENT: &str = "job.id IN (SELECT job FROM attempt WHERE swept = 0)";
+
 /// Loads the jobs that a condition selects, by number, in one statement: what it returns is one moment of the
 /// database. `locked` keeps others from changing them until the transaction ends; that is a statement before it, as
 /// PostgreSQL shows a row that it had to wait for beside other rows of before the wait.

@@ -10,7 +10,7 @@ use super::error::Error;
 use super::groups::{self, GroupRecord};
 use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
-use super::jobs::{self, OPEN};
+use super::jobs::{self, OPEN, SENT};
 use super::sql::{Sql, SqlValue, from_json, values};
 use super::turn::{self, Lock};
 use super::{Store, owners, schema};
@@ -347,7 +347,7 @@ fn remove_idle(sql: &mut dyn Sql, candidates: &str, values: &[SqlValue]) -> Resu
 }
 
 fn open_attempts(sql: &mut dyn Sql, node: &InstanceName) -> Result<usize, Error> {
-    let open = jobs::load(sql, OPEN, &[], false)?;
+    let open = jobs::load(sql, SENT, &[], false)?;
     let attempts = open.iter().flat_map(|loaded| &loaded.job.attempts);
     let is_there = |attempt: &&Attempt| attempt.is_open() && attempt.depends_on_node(node);
     Ok(attempts.filter(is_there).count())

@@ -161,7 +161,7 @@ impl Store {
     pub async fn overview(&self) -> Result<Overview, Error> {
         self.read(|sql| {
             let registry = Registry::load(sql)?;
-            let jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
+            let jobs = jobs::load(sql, jobs::SENT, &[], false)?;
             let claims: Vec<_> = jobs.iter().flat_map(|loaded| loaded.job.claims()).collect();
             let loads = Loads::sum(&registry.plain_instances(), &registry.plain_groups(), &claims);
             Ok(Overview { registry, loads, now: sql.now() })

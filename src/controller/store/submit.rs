@@ -11,7 +11,7 @@ use super::holders::Kept;
 use super::jobs::{self, Terms};
 use super::sql::{Sql, SqlValue, insert, to_json, values};
 use super::{Store, list};
-use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Time, Word};
+use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Word};
 use crate::controller::header::Dependency;
 
 /// A job to be.
@@ -104,7 +104,12 @@ impl Store {
 }
 
 fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
-    if let Some(id) = known_unit(sql, new)? {
+    // One statement, as the database may be far away.
+    let look = "SELECT (SELECT min(job) FROM holder WHERE node = $1 AND unit = $2), \
+        (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $3 LIMIT $4) few)";
+    let mut seen =
+        sql.query(look, values![&new.node, new.unit.as_str(), JobState::Pending, max_pending])?.remove(0);
+    if let Some(id) = seen.take()? {
         return Ok(Submitted::Known(id));
     }
     if let Some(key) = &new.key
@@ -120,7 +125,7 @@ fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submi
             false => Err(Error::KeyTaken { key: key.clone(), job, kind }),
         };
     }
-    check_room(sql, max_pending)?;
+    check_room(sql, new, seen.take()?, max_pending)?;
     let id = enter(sql, new)?;
     let output = values![id, &new.node, new.unit.as_str(), Kept::Output.name(), false].to_vec();
     insert(sql, "holder (job, node, unit, has, complete)", vec![output], "")?;
@@ -143,11 +148,6 @@ pub(super) fn enter(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error>
     Ok(id)
 }
 
-fn known_unit(sql: &mut dyn Sql, new: &Submission) -> Result<Option<JobId>, Error> {
-    let query = "SELECT job FROM holder WHERE node = $1 AND unit = $2 ORDER BY job LIMIT 1";
-    sql.query(query, values![&new.node, new.unit.as_str()])?.pop().map(|mut row| row.take()).transpose()
-}
-
 pub(super) fn by_key(sql: &mut dyn Sql, key: &str) -> Result<Option<(JobId, JobKind)>, Error> {
     let found = sql.query("SELECT id, kind FROM job WHERE key = $1", values![key])?.pop();
     found.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
@@ -157,10 +157,20 @@ fn launched_by(sql: &mut dyn Sql, job: JobId) -> Result<String, Error> {
     sql.query("SELECT launched_by FROM job WHERE id = $1", values![job])?.remove(0).take()
 }
 
-fn check_room(sql: &mut dyn Sql, max_pending: u64) -> Result<(), Error> {
-    let query = "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $1 LIMIT $2) few";
-    let pending: u64 = sql.query(query, values![JobState::Pending, max_pending])?.remove(0).take()?;
-    if pending < max_pending { Ok(()) } else { Err(Error::Full(max_pending)) }
+/// Who has not all rights has no more pending jobs than there is room for others.
+fn check_room(sql: &mut dyn Sql, new: &Submission, pending: u64, max_pending: u64) -> Result<(), Error> {
+    let left = max_pending.saturating_sub(pending);
+    if left == 0 {
+        return Err(Error::Full(max_pending));
+    }
+    // All rows are read for it, and no caller can have more of them than there are.
+    if new.is_admin || pending < left {
+        return Ok(());
+    }
+    let query = "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $1 AND launched_by = $2 LIMIT $3) few";
+    let own: u64 =
+        sql.query(query, values![JobState::Pending, new.launched_by.as_str(), left])?.remove(0).take()?;
+    if own < left { Ok(()) } else { Err(Error::FullForOne(left)) }
 }
 
 fn check_groups(sql: &mut dyn Sql, new: &Submission) -> Result<(), Error> {
@@ -190,19 +200,17 @@ fn find_needs(sql: &mut dyn Sql, needs: &[Dependency]) -> Result<BTreeSet<JobId>
 }
 
 fn insert_job(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
-    let mut last = sql.query("SELECT created FROM job ORDER BY id DESC LIMIT 1", &[])?;
-    let last: Option<Time> = last.pop().map(|mut row| row.take()).transpose()?;
-    // Later jobs were created later, also if the clock was set back: lists by time rely on it.
-    let now = last.map_or(sql.now(), |last| last.max(sql.now()));
     let class = match new.kind.class() {
         Class::Execution => "execution",
         Class::Control => "control",
     };
+    // Later jobs were created later, also if the clock was set back: lists by time rely on it.
     let rows = sql.query(
         "INSERT INTO job (key, kind, class, name, state, priority, header, terms, labels, impact, hosts, forks, \
          launched_by, attempt, epoch, cancel_requested, explanation, events, output_bytes, created, \
          pending_since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, 0, 0, '', 0, 0, \
-         $14, $15) RETURNING id",
+         coalesce((SELECT CASE WHEN created > $14 THEN created END FROM job ORDER BY id DESC LIMIT 1), $14), $14) \
+         RETURNING id",
         values![
             new.key.clone(),
             new.kind,
@@ -217,7 +225,6 @@ fn insert_job(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
             new.hosts,
             new.forks,
             new.launched_by.as_str(),
-            now,
             sql.now(),
         ],
     )?;

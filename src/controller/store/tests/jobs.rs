@@ -9,6 +9,7 @@ both![
     what_is_asked_for_again_as_its_answer_was_lost_is_one_job_and_one_row_of_the_audit,
     a_job_is_submitted_once,
     a_submission_that_cannot_be_is_refused_and_leaves_nothing,
+    a_caller_without_all_rights_leaves_as_much_room_as_it_has,
     a_job_is_placed_runs_and_ends,
     a_final_state_stays,
     a_further_attempt_begins_without_the_result_of_the_former,
@@ -80,6 +81,29 @@ async fn a_submission_that_cannot_be_is_refused_and_leaves_nothing(site: Site) {
     assert_eq!(number(&store, "SELECT count(*) FROM job").await, 1);
     // Its payload, and its output.
     assert_eq!(number(&store, "SELECT count(*) FROM holder").await, 2);
+}
+
+async fn a_caller_without_all_rights_leaves_as_much_room_as_it_has(site: Site) {
+    let (store, _) = site.ready().await;
+    let mut units = 0;
+    let mut submit = async |who: &str, is_admin: bool| {
+        units += 1;
+        let launched_by = who.to_owned();
+        let new = Submission { launched_by, is_admin, ..submission(&format!("u{units}")) };
+        store.submit(new, 6).await
+    };
+    for who in ["a", "a", "a"] {
+        submit(who, false).await.unwrap();
+    }
+    let refused = submit("a", false).await.unwrap_err();
+    assert!(matches!(refused, Error::FullForOne(3)), "{refused}");
+    for who in ["b", "b"] {
+        submit(who, false).await.unwrap();
+    }
+    assert!(matches!(submit("b", false).await, Err(Error::FullForOne(1))));
+    submit("a", true).await.unwrap();
+    assert!(matches!(submit("c", false).await, Err(Error::Full(6))));
+    assert!(matches!(submit("a", true).await, Err(Error::Full(6))));
 }
 
 async fn a_job_is_placed_runs_and_ends(site: Site) {
