@@ -395,11 +395,11 @@ mod tests {
     /// A server that answers so many statements, and then nothing more.
     async fn serve(mut stream: DuplexStream, answers: usize) {
         let mut buffer = [0; 4096];
-        stream.read(&mut buffer).await.unwrap();
+        assert!(stream.read(&mut buffer).await.unwrap() > 0);
         // The user may come in, and the server is ready.
         stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
         for _ in 0..answers {
-            stream.read(&mut buffer).await.unwrap();
+            assert!(stream.read(&mut buffer).await.unwrap() > 0);
             stream.write_all(b"C\0\0\0\x07OK\0Z\0\0\0\x05I").await.unwrap();
         }
         while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
