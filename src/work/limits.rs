@@ -31,6 +31,10 @@ pub struct Limits {
     /// Variables added to the command's environment, or replaced in it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What of the daemon's environment it has beside; unless said, all of it, but with the rights of another user a
+    /// clean one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Inherited>,
     /// The command's working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
@@ -67,6 +71,15 @@ impl Limits {
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
+}
+
+/// What a command has of the daemon's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Inherited {
+    /// All of it.
+    Whole,
+    /// What any program needs, and nothing that may be a secret.
+    Clean,
 }
 
 /// The setting of [`Limits::max_stdout`].

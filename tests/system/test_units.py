@@ -128,3 +128,25 @@ def test_a_cancelled_unit_stays_through_a_restart(mesh):
     # When its steps were is known to the process that saw them.
     assert before.pop("Times")
     assert node.unit(unit) == before
+
+
+def test_what_a_job_has_of_the_daemon_s_environment(mesh):
+    kinds = {"whole": {}, "clean": {"environment": "clean", "env": {"OWN": "own"}}, "another": {"user": "nobody"}, "wanted": {"user": "nobody", "environment": "whole"}}
+    if os.geteuid() != 0:
+        kinds = {name: kind for name, kind in kinds.items() if "user" not in kind}
+    types = [{"work-command": command_type(name, "env")["work-command"] | kind} for name, kind in kinds.items()]
+    mesh.variables |= {"PGPASSWORD": "canary", "LC_ALL": "C", "SSL_CERT_FILE": "/nonexistent", "https_proxy": "http://user:canary@127.0.0.1:1"}
+    node = mesh.node("n", work=types)
+    mesh.start()
+
+    def variables(name):
+        _, output = node.run("n", name)
+        return dict(line.split("=", 1) for line in output.decode().splitlines())
+
+    found = {name: variables(name) for name in kinds}
+    secrets = {name: {key for key, value in one.items() if "canary" in value} for name, one in found.items()}
+    wanted = {"whole": {"PGPASSWORD", "https_proxy"}, "clean": set(), "another": set(), "wanted": {"PGPASSWORD", "https_proxy"}}
+    assert secrets == {name: wanted[name] for name in kinds}, secrets
+    for name in set(kinds) - {"whole", "wanted"}:
+        assert {"PATH", "HOME", "LC_ALL", "SSL_CERT_FILE", "MESHD_UNIT_DIR"} <= set(found[name]), found[name]
+    assert found["clean"]["OWN"] == "own"

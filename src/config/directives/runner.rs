@@ -33,8 +33,8 @@ settings! {
         /// That is health checks of this node, syncs of projects, and a hybrid's own jobs. One command line, split into
         /// words as a shell does it; `ansible-runner worker` if not given. Nobody but the controller can start it.
         command "runner": Option<CommandLine>,
-        /// limits: user, env, timeout, cpu, memory, pids, cancelgrace
-        /// A map; each of them is what it is for a `work-command`.
+        /// limits: user, env, environment, timeout, cpu, memory, pids
+        /// A map, with cancelgrace as well; each of them is what it is for a `work-command`.
         limits "runnerlimits": Option<OwnLimits>,
         /// work type of children on this node
         former "localtype": Option<TypeName> [former],

@@ -12,7 +12,7 @@ use super::super::parameters::{self, Bytes, Processors, Variables, choice, gramm
 use super::super::schema::Role;
 use super::super::value::Located;
 use crate::pods::options::{AuthMethod, KubernetesType, StreamMethod};
-use crate::work::limits::{Limits, MaxStdout, WhenFull};
+use crate::work::limits::{Inherited, Limits, MaxStdout, WhenFull};
 use crate::work::{CommandType, PythonPlugin};
 
 directive! {
@@ -73,6 +73,10 @@ settings! {
     UnitLimits => Limits {
         /// variables for its environment
         env: Variables,
+        /// what it has of the daemon's environment: whole or clean
+        /// That is all of it, or PATH, HOME, USER, LOGNAME, LANG, LANGUAGE, LC_*, TZ, XDG_RUNTIME_DIR, and the variables that
+        /// name certificates. Unless given it is clean for a type with another `user`, and whole for others.
+        environment: Option<Inherited>,
         /// longest run, as in 3h30m
         timeout: Option<Limit>,
         /// time between SIGINT and harder signals; 10s if not given
@@ -84,7 +88,7 @@ settings! {
         /// processes and threads that a unit may have
         pids: Option<Processes>,
     }
-    make Limits { env, timeout, cancel_grace, cpu_millis, memory, pids, ..Limits::default() }
+    make Limits { env, environment, timeout, cancel_grace, cpu_millis, memory, pids, ..Limits::default() }
 }
 
 directive! {
@@ -227,6 +231,9 @@ grammar! {
     impl WhenFull => WhenFull = Text choice(
         &[("fail", WhenFull::Fail), ("stop", WhenFull::Stop), ("truncate-head", WhenFull::TruncateHead)],
         "use fail, stop or truncate-head",
+    );
+    impl Inherited => Inherited = Text choice(
+        &[("whole", Inherited::Whole), ("clean", Inherited::Clean)], "an environment is whole or clean",
     );
     impl AuthMethod => AuthMethod = Text choice(
         &[

@@ -372,6 +372,7 @@ fn work_types_may_be_bounded() {
     let env = [("A", "b c"), ("NUM", "7"), ("YES_", "true")];
     let wanted = Limits {
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        environment: None,
         cwd: Some("/srv".into()),
         user: Some("jobs".to_owned()),
         max_units: Some(20),

@@ -9,7 +9,7 @@ use crate::controller::options::{
 };
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
-use crate::work::limits::Limits;
+use crate::work::limits::{Inherited, Limits};
 use crate::work::{CommandType, Reach};
 
 /// What a directive with these parameters says, and the errors.
@@ -118,7 +118,7 @@ fn every_parameter_has_an_effect() {
 fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
     let found = accepted(
         "{runner: \"env A='b c' runner worker\", runnerlimits: {user: jobs, env: {A: 1}, timeout: 2h, cpu: 1.5, memory: 2097152, \
-         pids: 7, cancelgrace: 1s}}",
+         pids: 7, cancelgrace: 1s, environment: clean}}",
     );
     let limits = Limits {
         user: Some("jobs".to_owned()),
@@ -128,6 +128,7 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
         memory: Some(2 << 20),
         pids: Some(7),
         cancel_grace: Some(Duration::from_secs(1)),
+        environment: Some(Inherited::Clean),
         ..Limits::default()
     };
     let wanted = CommandType::runner("env", "'A=b c' runner worker", limits);
@@ -135,7 +136,7 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
     assert_eq!(found.runner, OwnRunner::Program(Box::new(wanted)));
     assert_eq!(found.runner, accepted(
         "{runner: \"env 'A=b c' runner worker\", runnerlimits: '{\"user\": \"jobs\", \"env\": {\"A\": 1}, \"timeout\": \"2h\", \
-         \"cpu\": \"1.5\", \"memory\": \"2097152\", \"pids\": 7, \"cancelgrace\": \"1s\"}'}",
+         \"cpu\": \"1.5\", \"memory\": \"2097152\", \"pids\": 7, \"cancelgrace\": \"1s\", \"environment\": \"clean\"}'}",
     ).runner);
 }
 
@@ -234,7 +235,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "{runnerlimits: {maxunits: 5}}",
-            "work-controller: runnerlimits: unknown parameter `maxunits`: there are user, env, timeout, cancelgrace, cpu, memory, pids",
+            "work-controller: runnerlimits: unknown parameter `maxunits`: there are user, env, environment, timeout, cancelgrace, cpu, memory, pids",
         ),
         ("{runnerlimits: 5}", "work-controller: runnerlimits: 5 is not a map"),
     ] {

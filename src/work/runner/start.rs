@@ -18,11 +18,14 @@ use super::{Job, fork, leftovers};
 use crate::rpc::OutputBound;
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
-use crate::work::limits::WhenFull;
+use crate::work::limits::{Inherited, WhenFull};
 use crate::work::run_dir;
 use crate::work::store::UnitDir;
 
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+/// What of the daemon's variables stays in a clean environment. None of it is a secret.
+const CLEAN: &str = "PATH HOME USER LOGNAME LANG LANGUAGE LC_* TZ XDG_RUNTIME_DIR SSL_* GIT_SSL_CAINFO GIT_SSL_CAPATH \
+                     REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NIX_SSL_CERT_FILE";
 
 /// A command that runs.
 pub(super) struct Running {
@@ -128,14 +131,17 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         }
         command.current_dir(cwd);
     }
-    let rights = match &limits.user {
-        Some(name) => {
-            let (rights, user) = look_up(name)?;
-            command.env("HOME", &user.dir).env("USER", name).env("LOGNAME", name);
-            Some(rights)
-        }
-        None => None,
-    };
+    let found = limits.user.as_deref().map(look_up).transpose()?;
+    let is_another = found.as_ref().is_some_and(|(rights, _)| rights.user != nix::unistd::geteuid());
+    let usual = if is_another { Inherited::Clean } else { Inherited::Whole };
+    match limits.environment.unwrap_or(usual) {
+        Inherited::Whole => {}
+        Inherited::Clean => clean(command),
+    }
+    let rights = found.map(|(rights, user)| {
+        command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
+        rights
+    });
     let user = rights.as_ref().map(|rights| rights.user);
     set_runtime_dir(command, user);
     command.envs(&limits.env).env(leftovers::MARK, dir.path());
@@ -149,6 +155,16 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         command.env(run_dir::VARIABLE, path);
     }
     Ok(rights)
+}
+
+/// Takes from a command what it would have of the daemon's environment, but for what any program needs.
+fn clean(command: &mut Command) {
+    let is_kept = |name: &str| {
+        let mut all = CLEAN.split(' ');
+        all.any(|one| one.strip_suffix('*').map_or(one == name, |kind| name.starts_with(kind)))
+    };
+    let kept = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_kept));
+    command.env_clear().envs(kept);
 }
 
 /// Tells a command of the directory that systemd-logind keeps for a user, by default this process's own, who gets none by
