@@ -5,6 +5,7 @@
 //! network. It owns what the command may read, write and reach, and the kernel's means for that. What the command is for
 //! it does not know.
 
+mod calls;
 mod capabilities;
 mod children;
 mod fence;
@@ -33,10 +34,10 @@ pub(crate) const ARGUMENT: &str = "__confine";
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The same for the process inside, which gets the port of its proxy first.
 const INSIDE: &str = "__confined";
-/// How programs are told of the proxy, and of servers that need none.
-const PROXIES: [&str; 6] =
+/// How programs are told of the proxy, and of servers that need none; and this one of its own, if it has one.
+pub(crate) const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
-const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
+pub(crate) const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 /// The exit code if the command cannot be confined.
 const CANNOT: i32 = 126;
 /// Variables that lead to other processes of this user.
@@ -164,7 +165,7 @@ fn enclose(confinement: &Confinement, readable: &[PathBuf], port: u16) -> Result
     capabilities::drop_all().map_err(|error| format!("capabilities: {error}"))?;
     rustix::thread::set_no_new_privs(true).map_err(|error| format!("new rights: {error}"))?;
     fence::enclose(readable, &confinement.write, port).map_err(|error| format!("Landlock: {error}"))?;
-    sockets::refuse().map_err(|error| format!("seccomp: {error}"))?;
+    sockets::refuse().and_then(|()| calls::refuse()).map_err(|error| format!("seccomp: {error}"))?;
     // Last, as a change of rights undoes it: a command whose proxy has ended is ended too.
     let ended = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     ended.map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
 //! Sockets that no fence governs: those to other processes of this machine (the control socket, an agent's, podman's), and
-//! whatever reaches the network without the proxy. A filter of system calls (seccomp) leaves streams of TCP, and the
-//! kernel's answers about routes. Pairs of sockets stay: Python's workers talk through them.
+//! whatever reaches the network without the proxy. What is left are streams of TCP that are opened from here, the kernel's
+//! answers about routes, and pairs of sockets: Python's workers talk through them.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +10,44 @@ use seccompiler::{
     SeccompRule,
 };
 
+/// System calls, each with what is meant of it; without a rule, all of it.
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
 /// The families of the network.
 const NETWORK: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 /// Bits of a socket's type, and every type but a stream.
 const KIND: u64 = 0xf;
 const OTHER_KINDS: [i32; 5] =
     [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET, libc::SOCK_DCCP];
-/// The same calls under other numbers, where a kernel has them.
-const X32: i64 = 0x4000_0000;
 
 /// Refuses other sockets to this process and all that it starts.
 pub(super) fn refuse() -> Result<(), seccompiler::Error> {
-    let mut refused = BTreeMap::new();
-    for numbers in [0, X32] {
-        refused.insert(libc::SYS_socket | numbers, sockets()?);
-        refused.insert(libc::SYS_socketpair | numbers, pairs()?);
-        // Without an address of its own it would take one that everybody reaches.
-        refused.insert(libc::SYS_listen | numbers, Vec::new());
-        // Data in front of a connection is a connection that no fence sees.
-        for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
-            let early = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
-            refused.insert(call | numbers, vec![SeccompRule::new(vec![has(flags, early, early)?])?]);
-        }
-        // It makes sockets too, past every filter. And what root keeps in the kernel's keyrings is not for strangers.
-        for call in [libc::SYS_io_uring_setup, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key] {
-            refused.insert(call | numbers, Vec::new());
-        }
+    let mut refused = Rules::from([(libc::SYS_socket, sockets()?), (libc::SYS_socketpair, pairs()?)]);
+    // Data in front of a connection is a connection that no fence sees.
+    for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+        let early = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
+        refused.insert(call, vec![SeccompRule::new(vec![has(flags, early, early)?])?]);
     }
-    let error = SeccompAction::Errno(libc::EACCES.unsigned_abs());
-    let filter =
-        SeccompFilter::new(refused, SeccompAction::Allow, error, std::env::consts::ARCH.try_into()?)?;
+    apply(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES.unsigned_abs()))
+}
+
+pub(super) fn apply(
+    rules: Rules,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<(), seccompiler::Error> {
+    let filter = SeccompFilter::new(rules, others, these, std::env::consts::ARCH.try_into()?)?;
     seccompiler::apply_filter(&BpfProgram::try_from(filter)?)
 }
 
 /// Which sockets are not made.
 fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let [v4, v6] = NETWORK;
-    let mut rules =
-        vec![SeccompRule::new(vec![is_not(0, v4)?, is_not(0, v6)?, is_not(0, libc::AF_NETLINK)?])?];
+    let netlink = has(0, u64::from(u32::MAX), u64::from(libc::AF_NETLINK.unsigned_abs()))?;
+    let mut rules = vec![
+        SeccompRule::new(vec![is_not(0, v4)?, is_not(0, v6)?, is_not(0, libc::AF_NETLINK)?])?,
+        SeccompRule::new(vec![netlink, is_not(2, libc::NETLINK_ROUTE)?])?,
+    ];
     for family in NETWORK {
         let is_family = || has(0, u64::from(u32::MAX), u64::from(family.unsigned_abs()));
         for kind in OTHER_KINDS {
@@ -72,6 +72,6 @@ fn is_not(argument: u8, value: i32) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-fn has(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
+pub(super) fn has(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
 }

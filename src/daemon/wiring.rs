@@ -24,6 +24,7 @@ use crate::tls::{
     ClientOptions, ClientProfile, ProfileError, ProfileSet, Profiles, ServerProfile, UnknownProfile,
 };
 use crate::wire::{NameHash, NodeId, ServiceName};
+use crate::work::limits::{Inherited, Limits};
 use crate::work::signing::{KeyError, Signer, Verifier};
 use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing, SYNC};
 
@@ -174,7 +175,12 @@ fn syncs(config: &Config) -> Option<CommandType> {
     };
     let command = shlex::try_quote(&kind.command).ok()?;
     let params = format!("{} {command} {}", confine::ARGUMENT, kind.params);
-    let sync = CommandType::runner(confine::THIS_PROGRAM, params, kind.limits.clone());
+    let mut limits = Limits { environment: Some(Inherited::Clean), ..kind.limits.clone() };
+    // Its way out, which it does not see.
+    let names = confine::PROXIES.iter().chain(&confine::NO_PROXY);
+    let proxies = names.filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+    limits.env = proxies.chain(limits.env).collect();
+    let sync = CommandType::runner(confine::THIS_PROGRAM, params, limits);
     Some(CommandType { name: SYNC.to_owned(), ..sync })
 }
 

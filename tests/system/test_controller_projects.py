@@ -168,6 +168,32 @@ def trees(node):
     return sorted(path.name for path in found)
 
 
+@pytest.fixture
+def secrets(mesh):
+    """In the environment of the daemon. Its proxy is asked for hosts elsewhere alone."""
+    mesh.variables |= {"PGPASSWORD": "canary", "https_proxy": "http://user:canary@127.0.0.1:1", "LC_MESSAGES": "C"}
+
+
+def test_a_sync_has_no_secret_of_the_daemon_s_environment(secrets, nodes, repository, tmp_path):
+    def of_sync():
+        """The environments of its processes: those that are confined, and the one beside them that knows the way out."""
+        found = {}
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+                if f"MESHD_UNIT_DIR={nodes['control'].datadir}".encode() in b"\0".join(variables):
+                    found[b"__confine" in words] = dict(one.split(b"=", 1) for one in variables if b"=" in one)
+        return found
+
+    control = nodes["control"]
+    _, number = submit(control, {"sync": {"url": repository.url}}, transmit(tmp_path / "job"))
+    # One of them is confined where it has a home of its own.
+    both = until("a sync to run", lambda: (one := of_sync()) and {*one} == {False, True} and b"/sync-" in one[False].get(b"HOME", b"") and one, PATIENCE)
+    assert b"canary" in both[True][b"https_proxy"] and b"PGPASSWORD" not in both[True], both[True]
+    assert not [one for one in both[False].items() if b"canary" in one[1]] and both[False][b"LC_MESSAGES"] == b"C", both[False]
+    assert ended(control, number)["state"] == "successful"
+
+
 def test_a_project_is_synced_before_its_job_and_once_for_a_commit(nodes, repository, tmp_path):
     control = nodes["control"]
     payload = transmit(tmp_path / "job")
