@@ -108,7 +108,8 @@ fn run(words: Vec<OsString>) -> Result<i32, String> {
     let ended = runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let proxy = format!("http://{}:{port}", Ipv4Addr::LOCALHOST);
+        let login = format!("sync:{:032x}", rand::random::<u128>());
+        let proxy = format!("http://{login}@{}:{port}", Ipv4Addr::LOCALHOST);
         let mut command = tokio::process::Command::new(THIS_PROGRAM);
         command.arg(INSIDE).arg(port.to_string()).args(words);
         for name in NO_PROXY {
@@ -121,7 +122,7 @@ fn run(words: Vec<OsString>) -> Result<i32, String> {
                 let ended = ended.map_err(failed)?;
                 Ok(ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(CANNOT))
             }
-            () = proxy::serve(listener, hosts) => Err("its proxy has ended".to_owned()),
+            () = proxy::serve(listener, hosts, &login) => Err("its proxy has ended".to_owned()),
         }
     });
     children::end_all();

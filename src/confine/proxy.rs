@@ -1,11 +1,14 @@
 //! The only way to the network: a proxy on the loopback, outside of the fence. It opens tunnels, and passes on requests of
 //! plain HTTP, to the hosts that may be reached. It looks at what names lead to, and connects to nothing else: redirects and
-//! the answers of a name server change nothing. If the environment names a proxy, that one is asked in turn.
+//! the answers of a name server change nothing. If the environment names a proxy, that one is asked in turn. Whoever asks
+//! shows that the command has started it: all users of the machine reach the loopback.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
@@ -23,13 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(60);
 /// A header with which a client asks for no other proxy in between: ssh goes its own way.
 const DIRECT: &str = "direct:";
+const AUTHORIZATION: &str = "proxy-authorization:";
 /// Headers of plain HTTP that end here.
-const OF_PROXY: [&str; 5] =
-    ["connection:", "proxy-connection:", "proxy-authorization:", "keep-alive:", DIRECT];
+const OF_PROXY: [&str; 5] = ["connection:", "proxy-connection:", AUTHORIZATION, "keep-alive:", DIRECT];
 
 /// Why there is no connection.
 enum NoWay {
     NoRequest,
+    Stranger,
     NotAllowed,
     Unreachable,
 }
@@ -38,6 +42,11 @@ impl NoWay {
     fn answer(&self) -> &'static [u8] {
         match self {
             Self::NoRequest => b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            // Some clients show their password only then.
+            Self::Stranger => {
+                b"HTTP/1.1 407 For one sync\r\nProxy-Authenticate: Basic realm=\"meshd\"\r\nContent-Length: 0\r\n\
+                  Connection: close\r\n\r\n"
+            }
             Self::NotAllowed => {
                 b"HTTP/1.1 403 Not among projecthosts\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             }
@@ -58,22 +67,29 @@ struct Request {
     head: Option<String>,
 }
 
-/// Serves until the process ends.
-pub(super) async fn serve(listener: TcpListener, hosts: Hosts) {
-    let (hosts, slots) = (Arc::new(hosts), Arc::new(Semaphore::new(MOST)));
+/// Who may be reached, and what whoever asks shows.
+struct Policy {
+    hosts: Hosts,
+    authorization: String,
+}
+
+/// Serves until the process ends; `login` is a name and a password, as in a URL.
+pub(super) async fn serve(listener: TcpListener, hosts: Hosts, login: &str) {
+    let authorization = format!("Basic {}", STANDARD.encode(login));
+    let (policy, slots) = (Arc::new(Policy { hosts, authorization }), Arc::new(Semaphore::new(MOST)));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let Ok((client, _)) = listener.accept().await else { continue };
-        let hosts = hosts.clone();
+        let policy = policy.clone();
         tokio::spawn(async move {
             let _slot = slot;
-            pass(client, &hosts).await;
+            pass(client, &policy).await;
         });
     }
 }
 
-async fn pass(mut client: TcpStream, hosts: &Hosts) {
-    let (mut server, greeting) = match reach(&mut client, hosts).await {
+async fn pass(mut client: TcpStream, policy: &Policy) {
+    let (mut server, greeting) = match reach(&mut client, policy).await {
         Ok(reached) => reached,
         // Whether the client reads it is its own business.
         Err(refused) => return drop(client.write_all(refused.answer()).await),
@@ -89,10 +105,23 @@ async fn pass(mut client: TcpStream, hosts: &Hosts) {
 }
 
 /// The server that a client asks for, and what is to be said to it first.
-async fn reach(client: &mut TcpStream, hosts: &Hosts) -> Result<(TcpStream, Option<String>), NoWay> {
-    let head = timeout(PATIENCE, read_head(client)).await.ok().flatten();
-    let request = head.and_then(|head| Request::parse(&head)).ok_or(NoWay::NoRequest)?;
-    Ok((connect(&request, hosts).await?, request.head))
+async fn reach(client: &mut TcpStream, policy: &Policy) -> Result<(TcpStream, Option<String>), NoWay> {
+    let head = timeout(PATIENCE, read_head(client)).await.ok().flatten().ok_or(NoWay::NoRequest)?;
+    let request = Request::parse(&head).ok_or(NoWay::NoRequest)?;
+    if !shows(&head, &policy.authorization) {
+        return Err(NoWay::Stranger);
+    }
+    Ok((connect(&request, &policy.hosts).await?, request.head))
+}
+
+fn shows(head: &str, authorization: &str) -> bool {
+    let mut shown = head.lines().filter(|line| begins(line, AUTHORIZATION));
+    shown.any(|line| line[AUTHORIZATION.len()..].trim() == authorization)
+}
+
+/// Whether a line is that header.
+fn begins(line: &str, header: &str) -> bool {
+    line.get(..header.len()).is_some_and(|it| it.eq_ignore_ascii_case(header))
 }
 
 /// Reads up to the blank line, and not a byte further.
@@ -111,8 +140,6 @@ impl Request {
     fn parse(head: &str) -> Option<Self> {
         let (first, headers) = head.split_once("\r\n")?;
         let [method, target, version]: [&str; 3] = first.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        let begins =
-            |line: &str, name: &str| line.get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name));
         let is_direct = headers.lines().any(|line| begins(line, DIRECT));
         if method == "CONNECT" {
             let (host, port) = host_and_port(target, None)?;

@@ -240,12 +240,16 @@ found["name"] = tried(get, "http://localhost:{port}/")
 found["away"] = tried(get, "http://127.0.0.1:{port}/away")
 found["mapped"] = tried(get, "http://[::ffff:127.0.0.1]:{port}/")
 found["cloud"] = tried(get, "http://169.254.169.254/")
-def tunnel(host):
+def tunnel(host, *more):
     proxy = urllib.request.urlparse(os.environ["https_proxy"])
     with socket.create_connection((proxy.hostname, proxy.port)) as one:
-        one.sendall(b"CONNECT %s:{port} HTTP/1.1\\r\\nDirect: yes\\r\\n\\r\\n" % host)
+        one.sendall(b"\\r\\n".join([b"CONNECT %s:{port} HTTP/1.1" % host, b"Direct: yes", *more, b"", b""]))
         return one.recv(100).split()[1].decode()
-found["tunnel"] = tried(tunnel, b"127.0.0.1")
+import base64
+proxy = urllib.request.urlparse(os.environ["https_proxy"])
+login = base64.b64encode(f"{{proxy.username}}:{{proxy.password}}".encode())
+found["stranger"] = tried(tunnel, b"127.0.0.1"), tried(tunnel, b"127.0.0.1", b"Proxy-Authorization: Basic c3luYzpzeW5j")
+found["tunnel"] = tried(tunnel, b"127.0.0.1", b"Proxy-Authorization: Basic " + login)
 """
     raw = {name: "PermissionError" for name in ("datagram", "raw", "multipath", "early")}
     if kernel_can(4, "connections beside the proxy"):
@@ -253,6 +257,8 @@ found["tunnel"] = tried(tunnel, b"127.0.0.1")
     refused = {name: "HTTPError" for name in ("address", "name", "away", "mapped", "cloud")}
     nobody = inside(place, script)
     assert nobody.items() >= {**raw, **refused, "tunnel": "'403'"}.items(), nobody
+    # The loopback is everybody's, and a proxy of the environment behind it may have a password.
+    assert nobody["stranger"] == ["'407'", "'407'"], nobody
     page = {name: "b'page'" for name in ("address", "mapped")}
     address = inside(place, script, hosts=["127.0.0.1"], no_proxy="*", NO_PROXY="*")
     assert address.items() >= {**raw, **refused, **page, "name": "b'page'", "away": "b'page'", "tunnel": "'200'"}.items(), address

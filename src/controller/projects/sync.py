@@ -75,7 +75,7 @@ class Sync:
         """The only settings of git besides the machine's: no helper but ours knows a password."""
         lines = ["[credential]", "\thelper =", "[core]", "\thooksPath = /dev/null", "[advice]", "\tdetachedHead = false"]
         # Over a proxy of the machine's own settings nothing is reached.
-        lines += ["[http]", "\tproxy = %s" % quote(os.environ["https_proxy"])]
+        lines += ["[http]", "\tproxy = %s" % quote(os.environ["https_proxy"]), "\tproxyAuthMethod = basic"]
         if LOGIN.exists():
             helper = quote("!f() { test \"$1\" = get && cat %s; }; f" % shlex.quote(str(LOGIN)))
             for prefix in self.order["allowed"]:
@@ -351,7 +351,9 @@ def tunnel(host, port):
     """Ssh calls this for its connection: standard input and output lead to the server."""
     proxy = urllib.parse.urlsplit(os.environ["https_proxy"])
     server = socket.create_connection((proxy.hostname, proxy.port))
-    server.sendall(("CONNECT %s:%s HTTP/1.1\r\nDirect: yes\r\n\r\n" % ("[%s]" % host if ":" in host else host, port)).encode())
+    login = base64.b64encode(("%s:%s" % (proxy.username, proxy.password)).encode()).decode()
+    head = "CONNECT %s:%s HTTP/1.1\r\nDirect: yes\r\nProxy-Authorization: Basic %s\r\n\r\n"
+    server.sendall((head % ("[%s]" % host if ":" in host else host, port, login)).encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += server.recv(1) or sys.exit("ssh: connect to host %s: the connection was closed" % host)
