@@ -391,6 +391,57 @@ def test_no_node_runs(mesh):
     assert any("there is no /nonexistent/c.yml" in one["what"] and one["severity"] == "not asked" for one in found)
 
 
+def noted(path, *more):
+    """A program that notes that it was run."""
+    path.write_text("\n".join(["#!/bin/sh", f"id -u >>{path}.ran", f"env >>{path}.environment", *more, ""]))
+    path.chmod(0o755)
+    return path
+
+
+def cluster(mesh, program):
+    """A work type whose kubeconfig names a program."""
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}}
+    (mesh.dir / "kubeconfig").write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "users": [{"name": "u", "user": user}],
+    }))
+    return {"work-kubernetes": {"worktype": "pods", "authmethod": "kubeconfig", "kubeconfig": str(mesh.dir / "kubeconfig"), "image": "x"}}
+
+
+def test_who_examines_a_node_that_does_not_run_runs_no_program_of_it(mesh):
+    """Root may have asked, and a job may have written the program."""
+    runner, credential = noted(mesh.dir / "ansible-runner", "echo 2.4.0"), noted(mesh.dir / "credential", "exit 1")
+    node = configured(mesh, {"local-only": None}, {"work-command": {"worktype": "run", "command": str(runner)}}, cluster(mesh, credential))
+    (mesh.dir / "root").mkdir()
+    doctor(node.socket, "--node-config", str(node.config))
+    doctor(node.socket, "--node-config", str(node.config), "--root", str(mesh.dir / "root"))
+    assert sorted(mesh.dir.glob("*.ran")) == []
+    # The check of a node does, with the rights of the node: as root it leaves alone what belongs to another.
+    check = [str(MESHD), "check", "--running", "--json", str(node.config)]
+    if os.geteuid() == 0:
+        os.chown(mesh.dir / "kubeconfig", 65534, 65534)
+        done = subprocess.run(check, capture_output=True, text=True, timeout=120, env=environment())
+        assert "not asked by root: its kubeconfig belongs to user 65534" in done.stdout, done
+        assert sorted(mesh.dir.glob("*.ran")) == []
+        os.chown(mesh.dir / "kubeconfig", 0, 0)
+    subprocess.run(check, capture_output=True, timeout=120, env=environment())
+    assert [path.name for path in mesh.dir.glob("*.ran")] == ["credential.ran"]
+
+
+@ROOT_ONLY
+def test_a_node_asks_a_runner_with_the_rights_of_its_user(mesh):
+    mesh.dir.chmod(0o711)
+    place = mesh.dir / "bin"
+    place.mkdir()
+    place.chmod(0o777)
+    runner = noted(place / "ansible-runner", "echo 1.4.9")
+    work = {"work-command": {"worktype": "run", "command": str(runner), "user": "nobody", "verifysignature": True}}
+    node = restricted(mesh, [], work, *Pki(mesh.dir / "pki").signing_keys()[1], variables={"PGPASSWORD": "canary"})
+    told(examine(node), "it is version 1.4.9", "pip install --upgrade")
+    assert set((place / "ansible-runner.ran").read_text().split()) == {"65534"}
+    assert "canary" not in (place / "ansible-runner.environment").read_text()
+
+
 @ROOT_ONLY
 def test_a_socket_that_may_not_be_used(mesh):
     node = alone(mesh, {"local-only": None})

@@ -53,7 +53,7 @@ pub(super) fn main(args: &[String]) -> ExitCode {
     let (found, summary) = match config::load(sources(rest.collect()), &Environment::of_process()) {
         Ok(Invocation::Run(loaded)) => {
             let mut found: Vec<_> = loaded.warnings.iter().map(warning).collect();
-            found.extend(findings(&loaded.config, running, false));
+            found.extend(findings(&loaded.config, running, false, true));
             found.sort_by_key(|one| one.severity);
             (found, summary(&loaded.config))
         }
@@ -115,9 +115,10 @@ fn summary(config: &Config) -> String {
 }
 
 /// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
-/// The ends of certificates are left out for who tells them himself.
-pub(super) fn findings(config: &Config, running: bool, without_ends: bool) -> Vec<Finding> {
-    let mut findings = Findings { running, without_ends, ..Findings::default() };
+/// The ends of certificates are left out for who tells them himself, and clusters for who may run no program, as a
+/// kubeconfig can name some.
+pub(super) fn findings(config: &Config, running: bool, without_ends: bool, may_run: bool) -> Vec<Finding> {
+    let mut findings = Findings { running, without_ends, may_run, ..Findings::default() };
     if config.is_for_certificates() {
         return findings.list;
     }
@@ -153,6 +154,7 @@ pub(super) fn findings(config: &Config, running: bool, without_ends: bool) -> Ve
 struct Findings {
     running: bool,
     without_ends: bool,
+    may_run: bool,
     list: Vec<Finding>,
     /// Which component claims what only one can have.
     claimed: BTreeMap<Claim, String>,

@@ -3,6 +3,7 @@
 //!
 //! Owns no rule of its own: what a file must hold is `tls`'s and `work::signing`'s business.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use super::Findings;
@@ -58,8 +59,13 @@ impl Findings {
         let files = [kind.kubeconfig.as_ref(), kind.pod.as_ref()];
         let before = self.list.len();
         self.readable(&what, files);
-        if self.list.len() > before {
+        if self.list.len() > before || !self.may_run {
             return;
+        }
+        let owner = kind.kubeconfig.as_ref().and_then(|file| Some(file.metadata().ok()?.uid()));
+        if let Some(user) = owner.filter(|user| *user != 0 && rustix::process::geteuid().is_root()) {
+            let why = format!("its kubeconfig belongs to user {user}, and may name programs");
+            return self.warn(&what, format!("the cluster is not asked by root: {why}; check as that user"));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {

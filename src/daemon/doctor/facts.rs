@@ -98,8 +98,8 @@ pub(super) struct JobUser {
     pub(super) lingers: Option<bool>,
 }
 
-/// Looks at everything. Blocks.
-pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
+/// Looks at everything, and runs programs that jobs may have changed only if it may: for the node itself. Blocks.
+pub(super) fn gather(config: &Config, root: &Path, may_run: bool) -> HostFacts {
     let host = Host { root };
     let types = wiring::work_types(config);
     let commands: Vec<&CommandType> =
@@ -128,7 +128,7 @@ pub(super) fn gather(config: &Config, root: &Path) -> HostFacts {
         ports: ports(config),
         hidden_units: host.hidden_units(),
         users: host.users(&commands),
-        runners: versions(&programs),
+        runners: if may_run { versions(&commands) } else { Vec::new() },
         programs,
     }
 }
@@ -328,14 +328,20 @@ fn programs(commands: &[&CommandType]) -> Vec<(String, PathBuf)> {
     own.into_iter().chain(commands.iter().filter_map(of)).collect()
 }
 
-/// What each ansible-runner among them says of its version.
-fn versions(programs: &[(String, PathBuf)]) -> Vec<(String, Result<String, String>)> {
+/// What the ansible-runner of each work type says of its version, with the rights that it has for jobs.
+fn versions(commands: &[&CommandType]) -> Vec<(String, Result<String, String>)> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
-    let ask = |program: &Path| {
+    let ask = |program: &Path, user: Option<&str>| {
         let mut command = tokio::process::Command::new(program);
         command.arg("--version").stdin(std::process::Stdio::null()).kill_on_drop(true);
+        if let Some(name) = user {
+            let user = User::from_name(name).map_err(|error| error.to_string())?;
+            let user = user.ok_or_else(|| format!("there is no user {name}"))?;
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).env_clear().env("PATH", path);
+        }
         let ended = runtime.block_on(async { timeout(VERSION_WITHIN, command.output()).await });
         let ended = ended.map_err(|_| format!("no answer within {} s", VERSION_WITHIN.as_secs()))?;
         let ended = ended.map_err(|error| error.to_string())?;
@@ -346,8 +352,12 @@ fn versions(programs: &[(String, PathBuf)]) -> Vec<(String, Result<String, Strin
             }
         }
     };
-    let runners = programs.iter().filter(|(_, program)| program.ends_with("ansible-runner"));
-    runners.map(|(place, program)| (format!("{place}: {}", program.display()), ask(program))).collect()
+    let runners = commands.iter().filter_map(|kind| {
+        let program = program(&kind.command).filter(|program| program.ends_with("ansible-runner"))?;
+        let place = format!("work type {}: {}", kind.name, program.display());
+        Some((place, ask(&program, kind.limits.user.as_deref())))
+    });
+    runners.collect()
 }
 
 #[cfg(test)]

@@ -106,7 +106,8 @@ fn unfinished(why: &str) -> Finding {
     Finding::not_asked("checks of the node", why, remedy)
 }
 
-/// Examines a host whose node does not run, by the files of its configuration; `root` is where its files are. Blocks.
+/// Examines a host whose node does not run, by the files of its configuration; `root` is where its files are. Runs no
+/// program: root may have asked, and the daemon's user, or whoever made the files, may have written it. Blocks.
 pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
     let args = check::sources(vec![path.display().to_string()]);
     let found = match config::load(args, &Environment::of_process()) {
@@ -122,9 +123,10 @@ pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
 
 /// The configuration and the host. Of a node that runs, `sources` says where its configuration came from.
 fn of_host(config: &Config, sources: Option<&Sources>, root: &Path) -> Vec<Finding> {
-    let mut found = check::findings(config, sources.is_some(), true);
+    let is_node = sources.is_some();
+    let mut found = check::findings(config, is_node, true, is_node);
     found.extend(sources.into_iter().flat_map(|sources| of_files(config, sources)));
-    found.extend(checks::all(&facts::gather(config, root)));
+    found.extend(checks::all(&facts::gather(config, root, is_node)));
     found.into_iter().map(with_remedy).collect()
 }
 
