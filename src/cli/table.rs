@@ -5,6 +5,8 @@ use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Row, Table, presets};
 use jiff::Timestamp;
 
+use super::terminal::one_line;
+
 /// A line where nobody says how wide it is.
 pub(super) const WIDTH: usize = 80;
 /// To what a column is cut before another one is left out.
@@ -159,19 +161,26 @@ pub(super) fn fields<T>(one: &T, columns: &[Column<T>], now: Timestamp) -> Vec<[
 
 /// Keys beside their values, which may have several lines.
 pub(super) fn described(fields: Vec<[String; 2]>) -> String {
+    let lines = fields.iter().flat_map(|[key, value]| {
+        let keys = std::iter::once(key.as_str()).chain(std::iter::repeat(""));
+        keys.zip(value.lines()).map(|(key, line)| [key.to_owned(), line.to_owned()])
+    });
     // The headings are empty.
-    render(["", ""], fields).trim_start_matches('\n').to_owned()
+    render(["", ""], lines).trim_start_matches('\n').to_owned()
 }
 
-/// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines.
-pub(super) fn render(headings: impl Into<Row>, rows: impl IntoIterator<Item = impl Into<Row>>) -> String {
+/// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines. Each is one line.
+pub(super) fn render(
+    headings: impl Into<Row>,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
+) -> String {
     lay_out(Table::new().set_content_arrangement(ContentArrangement::Disabled), headings, rows)
 }
 
 /// The same, where texts go on in the next line if a line is full.
 pub(super) fn wrapped(
     headings: impl Into<Row>,
-    rows: impl IntoIterator<Item = impl Into<Row>>,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
     width: usize,
 ) -> String {
     let mut table = Table::new();
@@ -183,8 +192,11 @@ pub(super) fn wrapped(
 fn lay_out(
     table: &mut Table,
     headings: impl Into<Row>,
-    rows: impl IntoIterator<Item = impl Into<Row>>,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
 ) -> String {
+    // Whoever wrote a cell makes no row of it.
+    let rows =
+        rows.into_iter().map(|row| row.into_iter().map(|cell| one_line(cell.as_ref())).collect::<Vec<_>>());
     table.load_style(presets::NOTHING).set_header(headings).add_rows(rows);
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP as u16));
@@ -250,6 +262,13 @@ mod tests {
 
     fn shown(rows: &[Job], layout: Option<Format>, width: usize) -> String {
         list(rows, COLUMNS, Layout { format: layout }, width, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn whoever_wrote_a_cell_makes_no_row() {
+        let rows = [["a\nforged  7".to_owned(), "1\r\n2".to_owned()]];
+        assert_eq!(render(["NODE", "COST"], rows.clone()).lines().count(), 2);
+        assert_eq!(wrapped(["NODE", "COST"], rows, 80).lines().count(), 2);
     }
 
     #[test]

