@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use rustix::fs::OFlags;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::JoinError;
@@ -39,7 +40,9 @@ impl Bundle {
     /// # Errors
     /// What is wrong with it, and where.
     pub(crate) fn read(path: &Path) -> Result<Self, JoinError> {
-        let file = File::open(path).map_err(JoinError::of(path))?;
+        // A pipe that nobody writes to would be waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path).map_err(JoinError::of(path))?;
         let found = file.metadata().map_err(JoinError::of(path))?;
         let wrong = |reason: String| JoinError::Bundle { path: path.to_owned(), reason };
         if !found.is_file() {

@@ -46,6 +46,27 @@ impl Tree {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// Where a path is that is changed. A link in the tree of another system may lead out of it; those of this host are its
+    /// administrator's.
+    fn place(&self, path: &str) -> Result<PathBuf, JoinError> {
+        let whole = self.path(path);
+        let mut below = whole.ancestors().take_while(|at| *at != self.root);
+        match below.find(|at| at.is_symlink()).filter(|_| self.root != Path::new("/")) {
+            Some(link) => Err(JoinError::Host(format!(
+                "{} is a link, and may lead out of {}: put what it leads to in its place",
+                link.display(),
+                self.root.display()
+            ))),
+            None => Ok(whole),
+        }
+    }
+
+    /// The same for a file, in whose place a link goes.
+    fn place_of_file(&self, path: &str) -> Result<PathBuf, JoinError> {
+        self.place(path.rsplit_once('/').map_or("", |(parent, _)| parent))?;
+        Ok(self.path(path))
+    }
+
     /// What was changed, as paths without the root.
     pub(crate) fn changed(&self) -> &[PathBuf] {
         &self.changed
@@ -61,7 +82,7 @@ impl Tree {
     /// # Errors
     /// As the system's.
     pub(crate) fn directory(&mut self, path: &str) -> Result<(), JoinError> {
-        let whole = self.path(path);
+        let whole = self.place(path)?;
         if whole.is_dir() {
             return Ok(());
         }
@@ -77,7 +98,7 @@ impl Tree {
     /// # Errors
     /// As the system's.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8], access: Access) -> Result<(), JoinError> {
-        let whole = self.path(path);
+        let whole = self.place_of_file(path)?;
         let (mode, owner) = match (access, self.daemon) {
             (Access::Public, None) => (0o644, None),
             (Access::Public, Some(_)) => (0o644, Some((0, 0))),
@@ -97,7 +118,7 @@ impl Tree {
     /// # Errors
     /// As the system's.
     pub(crate) fn remove(&mut self, path: &str) -> Result<(), JoinError> {
-        let whole = self.path(path);
+        let whole = self.place_of_file(path)?;
         match fs::remove_file(&whole) {
             Ok(()) => self.note(path),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -111,7 +132,7 @@ impl Tree {
     /// # Errors
     /// As the system's.
     pub(crate) fn give(&mut self, path: &str, mode: u32) -> Result<(), JoinError> {
-        let whole = self.path(path);
+        let whole = self.place(path)?;
         let Some(Account { user, group }) = self.daemon else { return Ok(()) };
         let found = fs::metadata(&whole).map_err(JoinError::of(&whole))?;
         if found.uid() == user {

@@ -391,6 +391,25 @@ def test_a_tree_gets_the_same_files(tree):
     assert "nothing was to change" in install(tree, files).stdout
 
 
+@pytest.mark.parametrize("link", ["etc", "etc/meshd", "var/lib/systemd"])
+def test_no_link_in_a_tree_leads_out_of_it(tree, link):
+    tree, files = tree
+    outside = tree / "outside"
+    outside.mkdir()
+    (tree / "root" / link).parent.mkdir(parents=True)
+    (tree / "root" / link).symlink_to(outside)
+    done = install(tree, files)
+    assert done.returncode != 0 and f"{tree / 'root' / link} is a link" in done.stderr, done
+    assert list(outside.iterdir()) == []
+
+
+def test_a_pipe_is_no_bundle(tree):
+    tree, _ = tree
+    os.mkfifo(tree / "pipe")
+    done = subprocess.run([MESHCTL, "install", "--root", tree, tree / "pipe"], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode != 0 and "it is no file" in done.stderr, done
+
+
 @pytest.mark.parametrize("change, said", [
     ({"node.key": None}, "there is no node.key"),
     ({"node.crt": b"x"}, "no certificate"),
