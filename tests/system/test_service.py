@@ -2,6 +2,7 @@
 under running jobs. The units are those of packaging/systemd."""
 
 import json
+import os
 import re
 import subprocess
 
@@ -161,6 +162,7 @@ def test_jobs_in_a_confined_service_are_warned_of(hop):
     assert "execution.conf" not in hop.journal("meshd")
     start(hop, HOP + WORK)
     logged(hop, "jobs are confined as the daemon is")
+    assert finished(hop, submit(hop, "echo x"))["StateName"] == "Succeeded"
 
 
 def test_a_job_is_not_confined_and_knows_its_place(execution):
@@ -291,6 +293,34 @@ def test_limits_hold_across_a_restart_where_there_are_controllers(execution):
         until("another daemon", lambda last=before: main_pid(box) not in (0, last) and box.show("meshd", "ActiveState") == "active")
         beat.goes_on()
     assert box.sh(f"cat {group}/pids.max") == "50"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+def test_only_jobs_keep_a_purge_from_ending(tmp_path):
+    """In a view of processes and of /var/lib that the test alone has; what the packages do with it is in tests/packages."""
+    unit = "/var/lib/meshd/box/abcdefgh"
+    mine, other = "setpriv --reuid=65533 --regid=65533 --clear-groups", "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    script = f"""
+mount -t tmpfs tmpfs /var/lib && mkdir -p {unit} && touch {unit}/status && chown -R 65533 /var/lib/meshd && cd /
+. {booted.UNITS.parent}/scripts/jobs.sh
+said() {{ set -e; running=$(processes_of_jobs); echo "$running$*"; }}
+started() {{ "$@" sleep 1000 & wait=$!; until grep -qs sleep /proc/$wait/comm; do :; done; }}
+(said nobody)
+started {other} env MESHD_UNIT_DIR=/var/lib/meshd/x
+started {other} env MESHD_UNIT_DIR={unit}
+(said strangers)
+started {mine} env -i
+first=$wait
+started {mine} env MESHD_UNIT_DIR={unit}
+(said $first $wait)
+"""
+    private = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+    # Where systemd runs, all that the user does is in control groups.
+    done = subprocess.run([*private, "mount -t tmpfs tmpfs /run" + script], capture_output=True, text=True, timeout=60)
+    nobody, strangers, jobs = done.stdout.splitlines()
+    assert (nobody, strangers) == ("nobody", "strangers"), done
+    found, expected = jobs.split()[:2], jobs.split()[2:]
+    assert len(jobs.split()) == 4 and found == expected, done
 
 
 def test_receptor_s_own_configuration_as_the_user_of_a_drop_in(box):
