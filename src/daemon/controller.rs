@@ -21,6 +21,7 @@ use crate::controller::service::{self, Setup, store_options};
 use crate::controller::store::{Error, Options};
 use crate::counters::ControllerCounters;
 use crate::node::NodeHandle;
+use crate::os::house::House;
 use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
@@ -32,6 +33,9 @@ use crate::work::{CallerName, NodeDirectory, Registry};
 const DIRECTORY: &str = ".controller";
 /// The directory of the projects in it.
 const PROJECTS: &str = "projects";
+
+/// Streams to a control node that have not said yet what they want: of one neighbour, whose oldest go for further ones.
+const UNASKED: usize = 64;
 
 /// What marks a control service among a node's services.
 const CONTROL_SERVICE: &str = "Control Service";
@@ -85,27 +89,32 @@ pub(super) async fn start(
         let listener = streams.listen_with(peers.service, None, profile).await;
         let listener = listener.map_err(Failure::start(what()))?;
         let dialer = Arc::new(MeshDialer::new(streams.clone(), tls.clone()));
-        tokio::spawn(serve_peers(listener, controller.clone(), dialer));
+        tokio::spawn(serve_peers(node.clone(), listener, controller.clone(), dialer));
     }
     Ok(Some(Controller(controller)))
 }
 
 /// Answers other control nodes, from when the store is there and for as long as this node runs.
 async fn serve_peers(
+    node: NodeHandle,
     mut listener: StreamListener,
     mut controller: service::Controller,
     dialer: Arc<MeshDialer>,
 ) {
     let server = controller.running().await.open_peers(dialer);
-    let mut asked = Handshakes::default();
+    let (mut asked, house) = (Handshakes::default(), House::new(UNASKED));
     loop {
         tokio::select! {
             stream = listener.accept() => {
                 let Some(stream) = stream else { return };
+                let Some((from, _)) = stream.remote() else { continue };
+                let Some(seat) = house.enter(node.counted(from, stream.is_certified())) else { continue };
                 let server = server.clone();
                 asked.begin(async move {
-                    let (from, _) = stream.remote()?;
-                    server.admit(Box::new(stream), from).await
+                    tokio::select! {
+                        admitted = server.admit(Box::new(stream), from) => admitted,
+                        () = seat.left() => None,
+                    }
                 });
             }
             admitted = asked.next() => {

@@ -3,13 +3,14 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{Method, Request};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,10 +23,11 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::answer::HttpAnswer;
+use super::answer::{HttpAnswer, HttpBody};
 use super::slow_reader::SlowReader;
 use crate::os::address::{network_of, open_first, plain, resolve};
-use crate::os::places::Places;
+use crate::os::house::{House, Seat};
+use crate::os::peer_user::peer_user;
 use crate::os::tcp;
 use crate::tls::ServerProfile;
 
@@ -70,9 +72,15 @@ pub(crate) struct HttpServer {
     site: Arc<dyn Site>,
 }
 
-/// Whose connections count together: this machine has many addresses of its own.
-fn host_of(host: IpAddr) -> IpAddr {
-    if host.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { network_of(host) }
+/// Whose connections count together: a network, and its user if that is known.
+type HttpCaller = (IpAddr, Option<u32>);
+
+/// Whose a connection is: this machine has many addresses of its own, and many users.
+fn caller_of(stream: &TcpStream, peer: SocketAddr) -> HttpCaller {
+    match stream.local_addr() {
+        Ok(local) if peer.ip().is_loopback() => (Ipv4Addr::LOCALHOST.into(), peer_user(peer, plain(local))),
+        Ok(_) | Err(_) => (network_of(peer.ip()), None),
+    }
 }
 
 impl HttpServer {
@@ -88,7 +96,7 @@ impl HttpServer {
     /// Answers until `stop`; what is being answered then is cut.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let Self { listener, tls, site } = self;
-        let (places, mut connections) = (Places::new(site.connections()), JoinSet::new());
+        let (house, mut connections) = (House::new(site.connections()), JoinSet::new());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -103,8 +111,8 @@ impl HttpServer {
                     continue;
                 }
             };
-            // One too many is closed.
-            let Some(place) = places.take(&host_of(peer.ip())) else {
+            // One too many is closed, if all that its caller has are being answered.
+            let Some(seat) = house.enter(caller_of(&stream, peer)) else {
                 debug!(%peer, "too many HTTP clients");
                 continue;
             };
@@ -113,10 +121,12 @@ impl HttpServer {
             let _set = SockRef::from(&stream).set_send_buffer_size(UNREAD);
             let (site, tls) = (site.clone(), tls.clone());
             connections.spawn(async move {
-                serve(site, stream, peer.ip(), tls)
-                    .await
-                    .unwrap_or_else(|error| debug!(%peer, %error, "HTTP client lost"));
-                drop(place);
+                tokio::select! {
+                    served = serve(site, stream, peer.ip(), tls, &seat) => {
+                        served.unwrap_or_else(|error| debug!(%peer, %error, "HTTP client lost"));
+                    }
+                    () = seat.left() => debug!(%peer, "a silent HTTP client leaves its place to another"),
+                }
             });
         }
     }
@@ -127,15 +137,16 @@ async fn serve(
     stream: TcpStream,
     host: IpAddr,
     tls: Option<ServerProfile>,
+    seat: &Arc<Seat<HttpCaller>>,
 ) -> Result<(), String> {
     let local = plain(stream.local_addr().map_err(|error| error.to_string())?).ip();
     let client = HttpClient { host, local, is_secured: tls.is_some(), certificate: None };
     match tls {
-        None => converse(site, client, stream).await,
+        None => converse(site, client, stream, seat).await,
         Some(profile) => {
             let secured = profile.accept(stream).await.map_err(|error| error.to_string())?;
             let client = HttpClient { certificate: secured.common_name(), ..client };
-            converse(site, client, secured).await
+            converse(site, client, secured, seat).await
         }
     }
 }
@@ -144,11 +155,23 @@ async fn converse(
     site: Arc<dyn Site>,
     client: HttpClient,
     io: impl AsyncRead + AsyncWrite + Unpin,
+    seat: &Arc<Seat<HttpCaller>>,
 ) -> Result<(), String> {
     let client = Arc::new(client);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (site, client) = (site.clone(), client.clone());
-        async move { Ok::<_, Infallible>(respond(site, client, request).await) }
+        let (site, client, busy) = (site.clone(), client.clone(), seat.busy());
+        async move {
+            let answer = respond(site, client, request).await;
+            // Until the last of the answer is on its way.
+            let held = |body: HttpBody| {
+                let held = move |error| {
+                    let _held = &busy;
+                    error
+                };
+                body.map_err(held).boxed_unsync()
+            };
+            Ok::<_, Infallible>(answer.map(held))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER).max_headers(HEADERS);

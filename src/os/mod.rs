@@ -1,12 +1,12 @@
 //! The operating system, in the shape in which the rooms above use it.
 //!
 //! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses, `tcp` sets
-//! the options of TCP sockets, `replace` writes files atomically, `private_file` reads those with secrets, `watch`
-//! notices changed files and `readiness` waits for descriptors; `container` says whether there is one around this
-//! process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills processes; `coop`
-//! keeps tasks fair to each other, `places` keeps callers fair to each other, `back_off` paces what is tried again, and
-//! `log_limiter` bounds what others can make the node log. `first_process` is process 1 of a container that has no
-//! init.
+//! the options of TCP sockets, `peer_user` says whose the other end is, `replace` writes files atomically, `private_file`
+//! reads those with secrets, `watch` notices changed files and `readiness` waits for descriptors; `container` says whether
+//! there is one around this process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills
+//! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `house` lets the silent
+//! make room, `back_off` paces what is tried again, and `log_limiter` bounds what others can make the node log.
+//! `first_process` is process 1 of a container that has no init.
 //!
 //! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 
@@ -17,8 +17,10 @@ pub(crate) mod container;
 pub(crate) mod coop;
 pub(crate) mod ending;
 pub(crate) mod first_process;
+pub(crate) mod house;
 pub(crate) mod log_limiter;
 pub(crate) mod machine_clock;
+pub(crate) mod peer_user;
 pub(crate) mod places;
 pub(crate) mod private_file;
 pub(crate) mod readiness;
