@@ -18,7 +18,8 @@ use crate::os::{
     unix_socket::{self, UnixSocket},
 };
 use crate::stream::{self, StreamListener};
-use crate::tls::{HandshakeError, Handshakes, ServerProfile};
+use crate::tls::{HandshakeError, Handshakes, Names, ServerProfile};
+use crate::wire::NodeId;
 use crate::work::{CallerName, Origin};
 
 /// When and how often the kernel asks a silent TCP client whether it is still there.
@@ -102,24 +103,31 @@ pub(super) struct TlsPort {
     listener: TcpListener,
     profile: ServerProfile,
     trusted: bool,
+    own: NodeId,
     handshakes: Handshakes<Result<Arrival, HandshakeError>>,
 }
 
 impl TlsPort {
-    pub(super) fn new(listener: TcpListener, profile: ServerProfile, trusted: bool) -> Self {
-        // Nobody gets in without the certificate that the profile demands.
-        let trusted = trusted || profile.requires_client_certificate();
-        Self { listener, profile, trusted, handshakes: Handshakes::default() }
+    pub(super) fn new(listener: TcpListener, profile: ServerProfile, trusted: bool, own: NodeId) -> Self {
+        Self { listener, profile, trusted, own, handshakes: Handshakes::default() }
     }
 
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
         os::tcp::tune(&stream, &KEEPALIVE);
         let (profile, trusted, address) = (self.profile.clone(), self.trusted, plain(address));
+        let own = self.own.clone();
         self.handshakes.begin(async move {
             let secured = profile.accept(stream).await.inspect_err(|error| {
                 tracing::info!(peer = %address, %error, "control client refused");
             })?;
-            let name = secured.common_name().map(Arc::from);
+            // Other nodes have a certificate of the same authority, which is for links.
+            let is_operators = |names: &Names| {
+                names.node_ids.is_empty() || names.node_ids.iter().any(|node| node == own.as_str())
+            };
+            let shown = secured.names().filter(is_operators);
+            // Nobody gets in without the certificate that the profile demands.
+            let trusted = trusted || (shown.is_some() && profile.requires_client_certificate());
+            let name = shown.map(|names| Arc::from(names.subject));
             let credentials = name.map(CallerName::Certificate).unwrap_or_default();
             // receptorctl ends a payload by shutting the socket below TLS.
             let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());

@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Binds a TCP address, `host:port`, and says which it became. Clients speak TLS if a profile is
-    /// given. Those of a loopback address are trusted, and those who had to show a certificate.
+    /// given. Those of a loopback address are trusted, and those who had to show a certificate that is no other node's.
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
@@ -118,7 +118,10 @@ impl Server {
         let bound = plain(listener.local_addr().map_err(failed)?);
         let trusted = self.trusts_everyone || bound.ip().is_loopback();
         match tls {
-            Some(profile) => self.tls.push(TlsPort::new(listener, profile, trusted)),
+            Some(profile) => {
+                let own = self.context.node.id().clone();
+                self.tls.push(TlsPort::new(listener, profile, trusted, own));
+            }
             None => self.tcp.push(TcpPort::new(listener, trusted)),
         }
         Ok(bound)

@@ -212,7 +212,12 @@ impl Components {
             Component::Metrics(metrics) => {
                 let (tls, token) = (self.server_profile(&metrics.tls)?, metrics.token_file.clone());
                 let token = token.map(TokenFile::open).transpose()?;
-                let site = Monitoring::new(self.context.clone(), token);
+                let site = Monitoring::new(
+                    self.context.clone(),
+                    token,
+                    metrics.hosts.clone(),
+                    &metrics.address.host,
+                );
                 let server = HttpServer::bind(&metrics.address.to_string(), tls, site).await?;
                 Ok(self.run(|stop| server.run(stop)))
             }

@@ -127,6 +127,7 @@ fn system_trust() -> std::io::Result<ClientProfile> {
 pub(super) fn web_options(web: &Web) -> WebOptions {
     WebOptions {
         client_level: web.client_level,
+        client_names: web.client_names.clone(),
         tokens: web.tokens.clone().map(AccessTokens::new),
         allow: web.allow,
         hosts: web.hosts.clone(),

@@ -5,13 +5,15 @@
 //!   into the families of a scrape, which `exposition` writes within a bound; `process` reads what the kernel knows of this
 //!   process.
 //! - [`Web`] is the site of the directive `web`.
-//! - `answer` makes answers, whole or as streams; `slow_reader` ends connections whose other end does not read.
+//! - `hosts` says by which names clients may call. `answer` makes answers, whole or as streams; `slow_reader` ends connections
+//!   whose other end does not read.
 //!
 //! This room reads the reports of `control` and the counters of the others, and passes on what its clients may ask of the
 //! controller. It decides nothing about the mesh or about jobs.
 
 mod answer;
 mod exposition;
+mod hosts;
 mod metrics;
 mod monitoring;
 mod process;

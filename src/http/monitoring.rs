@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{ALLOW, AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::answer::{HttpAnswer, bearer, json, text, whole, with};
+use super::hosts::ServerNames;
 use super::server::{HttpClient, Responding, Site};
 use super::token::TokenFile;
 use super::{exposition, metrics};
@@ -19,16 +21,28 @@ const CONNECTIONS: usize = 32;
 pub(crate) struct Monitoring {
     context: Context,
     token: Option<TokenFile>,
+    hosts: ServerNames,
 }
 
 impl Monitoring {
-    pub(crate) fn new(context: Context, token: Option<TokenFile>) -> Self {
-        Self { context, token }
+    /// With names that clients use beside addresses.
+    pub(crate) fn new(
+        context: Context,
+        token: Option<TokenFile>,
+        hosts: Vec<String>,
+        own_host: &str,
+    ) -> Self {
+        Self { context, token, hosts: ServerNames::new(hosts, own_host, true) }
     }
 
-    async fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> HttpAnswer {
+    async fn answer(&self, client: &HttpClient, head: &Parts) -> HttpAnswer {
+        let Parts { method, headers, .. } = head;
         let is_look = *method == Method::GET || *method == Method::HEAD;
-        match path {
+        match head.uri.path() {
+            "/metrics" | "/readyz" if !self.is_called(client, head) => text(
+                StatusCode::MISDIRECTED_REQUEST,
+                "no server of this name is here: use an address, or have the directive metrics name its hosts\n",
+            ),
             "/metrics" | "/healthz" | "/readyz" if !is_look => {
                 let refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
                 with(refused, ALLOW, "GET, HEAD")
@@ -47,6 +61,12 @@ impl Monitoring {
             }
             _ => text(StatusCode::NOT_FOUND, "there is nothing here\n"),
         }
+    }
+
+    /// Whether a request calls this server. With TLS the certificate has said so; who gives no name is no browser.
+    fn is_called(&self, client: &HttpClient, head: &Parts) -> bool {
+        let gives_none = !head.headers.contains_key(HOST) && head.uri.authority().is_none();
+        client.is_secured || gives_none || self.hosts.called(client, head).is_some()
     }
 
     /// Lets in whoever shows the token, if one is configured: then there is no answer yet.
@@ -76,7 +96,7 @@ impl Site for Monitoring {
         CONNECTIONS
     }
 
-    fn respond(self: Arc<Self>, _client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
-        Box::pin(async move { self.answer(request.method(), request.uri().path(), request.headers()).await })
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
+        Box::pin(async move { self.answer(&client, &request.into_parts().0).await })
     }
 }

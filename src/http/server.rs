@@ -29,7 +29,7 @@ use crate::os::address::{network_of, open_first, plain, resolve};
 use crate::os::house::{House, Seat};
 use crate::os::peer_user::peer_user;
 use crate::os::tcp;
-use crate::tls::ServerProfile;
+use crate::tls::{Names, ServerProfile};
 
 /// How long a client may take for the head of a request, and stay silent between two.
 const HEAD: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ pub(crate) struct HttpClient {
     pub(super) local: IpAddr,
     pub(super) is_secured: bool,
     /// Whom its certificate names, which was verified.
-    pub(super) certificate: Option<String>,
+    pub(super) certificate: Option<Names>,
 }
 
 /// A port that answers HTTP.
@@ -145,7 +145,7 @@ async fn serve(
         None => converse(site, client, stream, seat).await,
         Some(profile) => {
             let secured = profile.accept(stream).await.map_err(|error| error.to_string())?;
-            let client = HttpClient { certificate: secured.common_name(), ..client };
+            let client = HttpClient { certificate: secured.names(), ..client };
             converse(site, client, secured, seat).await
         }
     }

@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::error::HandshakeError;
-use super::names::Facts;
+use super::names::Names;
 use super::profile::{ClientProfile, Profile, ServerProfile};
 use super::read_ahead::ReadAhead;
 use super::revocation::Guard;
@@ -47,10 +47,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Secured<IO> {
         self.certified_nodes.as_deref()
     }
 
-    /// Whom the peer's certificate names, which was verified: its common name, or the whole subject; `None` if none was shown.
-    pub fn common_name(&self) -> Option<String> {
+    /// Whom the peer's certificate names, which was verified; `None` if none was shown.
+    pub fn names(&self) -> Option<Names> {
         let shown = self.stream.get_ref().1.peer_certificates().unwrap_or_default();
-        Facts::of(shown.first()?).ok().map(|facts| facts.names.subject)
+        Names::of(shown.first()?).ok()
     }
 
     /// Takes a connection that is closed without TLS's own close_notify for one that has ended, not for a broken

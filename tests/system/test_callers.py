@@ -59,6 +59,7 @@ def nodes(request):
         pki = mesh.pki = trust.Pki(mesh.dir / "pki")
         pki.issue("ctl", ["ctl"])
         pki.issue("person", [])
+        pki.issue("other", ["evil"])
         signs, verifies = pki.signing_keys()
         pair = {"cert": str(pki.path("ctl.crt")), "key": str(pki.path("ctl.key"))}
         tls = [
@@ -105,6 +106,10 @@ def opened(nodes, way):
             control = Tls(nodes.tcp["tls"], nodes.pki)
         case "mutual":
             control = Tls(nodes.tcp["mutual"], nodes.pki, "person")
+        case "own":
+            control = Tls(nodes.tcp["mutual"], nodes.pki, "ctl")
+        case "other":
+            control = Tls(nodes.tcp["mutual"], nodes.pki, "other")
         case _:
             control = Control(("127.0.0.1", nodes.tcp[way]))
     with control:
@@ -128,7 +133,7 @@ BEYOND = [
 ]
 
 
-@pytest.mark.parametrize("way", ["mesh", "mesh-tcp", "plain", "tls"])
+@pytest.mark.parametrize("way", ["mesh", "mesh-tcp", "plain", "tls", "other"])
 def test_strangers_act_on_this_node_alone(nodes, way):
     before = nodes["exe"].command("work list")
     level = nodes["ctl"].command("loglevel")
@@ -151,7 +156,7 @@ def test_strangers_act_on_this_node_alone(nodes, way):
             assert control.command(f"work release {unit}") == {"released": unit}
 
 
-@pytest.mark.parametrize("way", ["unix", "loopback", "mutual", "tcp", "all", "mesh-all"])
+@pytest.mark.parametrize("way", ["unix", "loopback", "mutual", "own", "tcp", "all", "mesh-all"])
 def test_trusted_clients_do_as_before(nodes, way):
     with opened(nodes, way) as control:
         level = control.command("loglevel")["Level"]

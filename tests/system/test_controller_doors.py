@@ -37,6 +37,7 @@ def nodes(request, tmp_path_factory):
         pki = mesh.pki = trust.Pki(mesh.dir / "pki")
         pki.issue("control", ["control"])
         pki.issue("person", [])
+        pki.issue("e1", ["e1"])
         signs, verifies = pki.signing_keys()
         credentials = mesh.dir / "credentials"
         credentials.mkdir()
@@ -114,6 +115,7 @@ def by_mesh(node, name="control"):
 DOORS = {
     "Unix socket": Door(lambda mesh: mesh["control"].control(), launched_by=f"unix:{os.getuid()}", is_admin=True),
     "TCP, certificate": Door(lambda mesh: Tls(mesh.tcp["mutual"], mesh.pki, "person"), launched_by="cert:person", is_admin=True),
+    "TCP, certificate of a node": Door(lambda mesh: Tls(mesh.tcp["mutual"], mesh.pki, "e1"), no_operation=NOT_TRUSTED),
     "loopback TCP": Door(tcp("loopback"), no_operation=NO_CERTIFICATE),
     "loopback TCP, token": Door(tcp("loopback"), signs=True, launched_by="tcp", no_operation=NO_CERTIFICATE),
     "TCP": Door(tcp("outside"), no_operation=NOT_TRUSTED),

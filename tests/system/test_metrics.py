@@ -104,6 +104,13 @@ def test_only_what_is_there_is_answered_and_only_to_who_reads(mesh):
 
     assert told(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000 + b"\r\n\r\n").split()[1][:1] == b"4"
     assert told(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n").split()[1] == b"431"
+    # A name that a foreign page had lead here; a probe knows addresses, or gives none.
+    for path in (b"/metrics", b"/readyz", b"http://evil.example/metrics"):
+        for host in (b"evil.example", b"127.0.0.1.evil.example:%d" % port, b""):
+            assert told(b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").split()[1] == b"421", (path, host)
+        for host in (b"Host: 192.0.2.7\r\n", b"Host: [2001:db8::1]:27190\r\n", b"Host: localhost:1\r\n", b""):
+            answer = told(b"GET " + path + b" HTTP/1.1\r\n" + host + b"Connection: close\r\n\r\n")
+            assert answer.split()[1] == (b"421" if b"evil" in path else b"200"), (path, host)
     # What follows a body that nobody reads is no request.
     assert told(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + b"x" * 10) == b"HTTP/1.1 200 OK"
     assert told(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").split()[1:2] in ([b"400"], [])
@@ -112,6 +119,8 @@ def test_only_what_is_there_is_answered_and_only_to_who_reads(mesh):
     silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(100)]
     try:
         until("the others to be closed", lambda: sum(map(_is_closed, silent)) == 100 - 32)
+        # They take nothing from who asks.
+        assert [get(port, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
     finally:
         for one in silent:
             one.close()

@@ -122,7 +122,7 @@ def test_a_page_signs_in_and_only_the_own_page_makes_changes(site):
     assert site.post("/api/v1/session", {"token": "t-admin"}, headers={"Origin": "http://evil.example"}).code == "forbidden"
     answer = site.post("/api/v1/session", {"token": "t-operate"}, headers={"Origin": f"http://127.0.0.1:{site.port}"})
     cookie, *attributes = answer.headers["Set-Cookie"].split("; ")
-    assert (answer.status, answer.body, set(attributes)) == (204, b"", {"HttpOnly", "SameSite=Strict", "Max-Age=43200"})
+    assert (answer.status, answer.body, set(attributes)) == (204, b"", {"Path=/", "HttpOnly", "SameSite=Strict", "Max-Age=43200"})
     assert len(cookie.partition("=")[2]) == 43
     session = site.get("/api/v1/session", Cookie=f"other=1; {cookie}").json
     assert (session["who"], session["level"]) == ("operate", "operate")
@@ -141,7 +141,11 @@ def test_a_page_signs_in_and_only_the_own_page_makes_changes(site):
     assert site.post(cancel, token="t-operate").code == "not_found"
     assert site.post(cancel, headers=good | bearer("t-read")).code == "forbidden"
     assert site.post("/api/v1/session/end", headers={"Cookie": cookie}).code == "forbidden"
-    assert site.post("/api/v1/session/end", headers=good).status == 204
+    gone = site.post("/api/v1/session/end", headers=good)
+    assert gone.status == 204
+    name = cookie.partition("=")[0]
+    taken = [one.split("; ") for one in gone.headers.get_all("Set-Cookie")]
+    assert [(one[0], "Path=/" in one, "Max-Age=0" in one) for one in taken] == [(f"__Host-{name}=", True, True), (f"{name}=", True, True)]
     assert site.get("/api/v1/session", Cookie=cookie).json["level"] == "none"
     assert site.post(cancel, headers=good).status == 401
     assert site.get("/api/v1/session", **other_cookie).json["level"] == "operate"
@@ -503,8 +507,8 @@ def test_what_allow_says_is_the_most(mesh, tmp_path):
 
 def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh, tmp_path):
     pki = Pki(mesh.dir / "pki")
-    for name in ("server", "alice"):
-        pki.issue(name, ["n"])
+    for name, nodes in {"server": ["n"], "alice": [], "e1": ["e1"]}.items():
+        pki.issue(name, nodes)
     pair = {"name": "web", "cert": str(pki.path("server.crt")), "key": str(pki.path("server.key")), "clientcas": str(pki.path("ca.crt"))}
     web, client = directive(tmp_path, tls="web", clientlevel="operate", hosts=["127.0.0.1", "mesh.example:443"])
     node = mesh.node("n", extra=[{"tls-server": pair}, web, control_settings(tmp_path)]).start()
@@ -522,12 +526,64 @@ def test_a_certificate_is_as_good_as_a_token_and_a_cookie_stays_within_tls(mesh,
     assert alice.post(cancel, headers=form | {"Origin": f"http://127.0.0.1:{client.port}"}).code == "forbidden"
     assert nobody.post(cancel, headers=form).code == "unauthorized"
     cookie = nobody.post("/api/v1/session", {"token": "t-admin"}).headers["Set-Cookie"]
-    assert "; Secure" in cookie and nobody.get("/api/v1/session", Cookie=cookie.split(";")[0]).json["level"] == "admin"
+    level = lambda *cookies: nobody.get("/api/v1/session", Cookie="; ".join(cookies)).json["level"]  # noqa: E731
+    own = cookie.split(";")[0]
+    assert cookie.startswith("__Host-meshd-session-") and "; Secure" in cookie and level(own) == "admin"
+    # Another server of this host can set one without the prefix, also with a session of its own.
+    planted = nobody.post("/api/v1/session", {"token": "t-read"}).headers["Set-Cookie"].split(";")[0].removeprefix("__Host-")
+    assert level(planted, own) == "admin" and level(planted) == "none"
     assert nobody.get("/", Host="mesh.example:443").status == 200 and nobody.get("/", Host="localhost").status == 421
     made = until("the controller", lambda: (one := alice.post("/api/v1/jobs", stream(ident="a"), headers=form)).status == 201 and one)
     assert until("a number", lambda: node.unit(made.json["unit"])["ExtraData"].get("JobID"))
     number = node.unit(made.json["unit"])["ExtraData"]["JobID"]
     assert job(node, number)["launched_by"] == "web:cert:alice"
+
+
+def test_the_certificate_of_a_node_is_nobodys_level(mesh, tmp_path):
+    pki = Pki(mesh.dir / "pki")
+    for name, nodes in {"n": ["n"], "alice": [], "bob": [], "e1": ["e1"]}.items():
+        pki.issue(name, nodes)
+    pair = {"name": "web", "cert": str(pki.path("n.crt")), "key": str(pki.path("n.key")), "clientcas": str(pki.path("ca.crt"))}
+    web, client = directive(tmp_path, tls="web", clientlevel="admin", hosts=["127.0.0.1"])
+    node = mesh.node("n", extra=[{"tls-server": pair}, web]).start()
+
+    def levels():
+        found = {}
+        for name in ("alice", "bob", "e1"):
+            shown = ssl.create_default_context(cafile=pki.path("ca.crt"))
+            shown.load_cert_chain(pki.path(f"{name}.crt"), pki.path(f"{name}.key"))
+            found[name] = Client(client.port, shown).get("/api/v1/session").json["level"]
+        return found
+
+    def checked():
+        return subprocess.run([MESHD, "check", node.config], capture_output=True, text=True, env=environment(), timeout=60).stdout
+
+    assert levels() == {"alice": "admin", "bob": "admin", "e1": "none"}
+    assert "if it names no node" in checked()
+    web["web"]["clientnames"] = ["alice", "e1"]
+    change(node, "web", web["web"])
+    assert node.command("reload")["Success"] is True
+    until("the names to count", lambda: levels() == {"alice": "admin", "bob": "none", "e1": "admin"})
+    assert "if it names no node" not in checked()
+
+
+def test_who_is_silent_shuts_nobody_out(site):
+    """Places are for answers: whoever comes with a request gets one, however many say nothing."""
+    site.close()
+    silent = []
+    try:
+        for _ in range(40):
+            silent += [socket.create_connection(("127.0.0.1", site.port), 60) for _ in range(10)]
+            silent[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
+            assert site.get("/").status == 200 and site.get("/api/v1/nodes", "t-read").status == 200
+        # One whose answer goes on is not silent.
+        told = events(site.begin("/api/v1/events", "t-admin"))
+        silent += [socket.create_connection(("127.0.0.1", site.port), 60) for _ in range(200)]
+        submit(site.node, ident="told")
+        assert next(one for one in told if one[1] == "job.state")
+    finally:
+        for one in silent:
+            one.close()
 
 
 @pytest.mark.parametrize(("settings", "why"), [

@@ -19,6 +19,8 @@ directive! {
         tls: Option<TlsServerName>,
         /// file of the token for /metrics, mode 0600
         token_file "tokenfile": Option<PathBuf>,
+        /// names that clients use, beside addresses
+        hosts: Vec<WebHost>,
     }
     check open_to_others(address, tls, token_file);
 }
@@ -50,6 +52,8 @@ directive! {
         tls: Option<TlsServerName>,
         /// of certificates: none, read, operate, admin
         client_level "clientlevel": AccessLevel = "none",
+        /// common names of the certificates that have it; all but those of nodes if not given
+        client_names "clientnames": Vec<String>,
         /// file of tokens, mode 0600
         tokens: Option<PathBuf>,
         /// highest level: read, operate, admin
@@ -60,6 +64,7 @@ directive! {
     check web_to_others(address, tls, client_level, tokens);
     check certificates_without_tls(tls, client_level);
     check nothing_allowed(allow);
+    warn nodes_left_out(client_level, client_names);
 }
 
 fn host_name(text: &str) -> Result<String, &'static str> {
@@ -85,6 +90,13 @@ fn web_to_others<A, B>(
 fn certificates_without_tls<A>(tls: &Option<A>, client_level: &AccessLevel) -> Option<&'static str> {
     (tls.is_none() && *client_level != AccessLevel::None).then_some(
         "`clientlevel` is for clients that show a certificate: give `tls`, a profile with `clientcas`",
+    )
+}
+
+fn nodes_left_out(client_level: &AccessLevel, names: &[String]) -> Option<&'static str> {
+    (*client_level != AccessLevel::None && names.is_empty()).then_some(
+        "`clientlevel` is of every certificate that `clientcas` has signed, if it names no node: say whose it is, as in \
+         `clientnames: [alice]`",
     )
 }
 

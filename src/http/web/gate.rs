@@ -12,19 +12,21 @@ use http::{HeaderMap, Version};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use super::hosts::{is_own_page, only};
 use super::refusal::{ApiRefusal, Code};
 use super::sessions::{BrowserSessions, LASTS};
 use crate::http::answer::bearer;
+use crate::http::hosts::{is_own_page, only};
 use crate::http::server::HttpClient;
 use crate::os::address::network_of;
 use crate::os::places::Places;
-use crate::tls::AccessLevel;
 use crate::tls::access::{AccessError, AccessToken, AccessTokens};
+use crate::tls::{AccessLevel, Names};
 use crate::work::CallerName;
 
 /// Begins the name of the cookie, which ends with the server's port: browsers keep those of all ports of a host together.
 const SESSION: &str = "meshd-session-";
+/// Stands before it where there is TLS: a server without TLS, of another port or name, can set no such cookie.
+const OF_HOST: &str = "__Host-";
 const FORM_TOKEN: HeaderName = HeaderName::from_static("x-form-token");
 /// How long a wrong token waits for its answer, and how many of one host may.
 const DELAY: Duration = Duration::from_secs(1);
@@ -40,6 +42,8 @@ const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Gate {
     tokens: Option<AccessTokens>,
     client_level: AccessLevel,
+    /// Whose certificates have it; empty: all but those of nodes.
+    client_names: Vec<String>,
     /// The most that anybody may do.
     pub(super) allow: AccessLevel,
     sessions: BrowserSessions,
@@ -101,10 +105,15 @@ impl Visitor {
 }
 
 impl Gate {
-    pub(super) fn new(tokens: Option<AccessTokens>, client_level: AccessLevel, allow: AccessLevel) -> Self {
+    pub(super) fn new(
+        tokens: Option<AccessTokens>,
+        (client_level, client_names): (AccessLevel, Vec<String>),
+        allow: AccessLevel,
+    ) -> Self {
         Self {
             tokens,
             client_level,
+            client_names,
             allow,
             sessions: BrowserSessions::new(),
             delayed: Places::new(DELAYED),
@@ -142,7 +151,7 @@ impl Gate {
             let shown = only(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
             return self.token(client, shown.unwrap_or_default()).await.map(Proof::Token);
         }
-        if let Some(word) = session_of(headers, &cookie(called))
+        if let Some(word) = session_of(headers, &cookie(called), client.is_secured)
             && let Some(token) = self.sessions.find(word)
         {
             if self.has(&token).await? {
@@ -151,9 +160,18 @@ impl Gate {
             self.sessions.end(word);
         }
         match &client.certificate {
-            Some(name) if self.client_level != AccessLevel::None => Ok(Proof::Certificate(name.clone())),
+            Some(names) if self.knows(names) => Ok(Proof::Certificate(names.subject.clone())),
             Some(_) | None => Ok(Proof::None),
         }
+    }
+
+    /// Whether a certificate has a level. Those of nodes have the authority of the mesh as well, and are for links.
+    fn knows(&self, names: &Names) -> bool {
+        let is_named = match self.client_names.is_empty() {
+            true => names.node_ids.is_empty(),
+            false => self.client_names.contains(&names.subject),
+        };
+        is_named && self.client_level != AccessLevel::None
     }
 
     /// The line of a token that somebody shows.
@@ -244,7 +262,7 @@ impl Gate {
         visitor.form().map(|form| self.sessions.form_token(&form))
     }
 
-    /// Begins a session: the cookie of it. Without a path it is for the API alone, wherever a proxy has put that.
+    /// Begins a session: the cookie of it.
     ///
     /// # Errors
     /// As [`Self::identify`].
@@ -257,15 +275,15 @@ impl Gate {
     ) -> Result<String, ApiRefusal> {
         let token = self.token(client, token.as_bytes()).await?;
         tracing::info!(name = token.name, level = %token.level, host = %client.host, "signed in to the page");
-        let (word, seconds) = (self.sessions.begin(token), LASTS.as_secs());
-        let secure = if by_tls { "; Secure" } else { "" };
-        Ok(format!("{}={word}; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", cookie(called)))
+        Ok(set_cookie(called, by_tls, &self.sessions.begin(token), LASTS))
     }
 
-    pub(super) fn sign_out(&self, visitor: &Visitor) {
+    /// Ends a session: what takes its cookie from the browser, whichever of the two it is.
+    pub(super) fn sign_out(&self, visitor: &Visitor, called: &Authority) -> [String; 2] {
         if let Proof::Session(word, _) = &visitor.proof {
             self.sessions.end(word);
         }
+        [true, false].map(|by_tls| set_cookie(called, by_tls, "", Duration::ZERO))
     }
 }
 
@@ -281,9 +299,18 @@ fn cookie(called: &Authority) -> String {
     format!("{SESSION}{}", called.port_u16().unwrap_or_default())
 }
 
-/// The word of a session in the cookies.
-fn session_of<'a>(headers: &'a HeaderMap, cookie: &str) -> Option<&'a str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == cookie).map(|(_, word)| word)
+fn set_cookie(called: &Authority, by_tls: bool, word: &str, lasts: Duration) -> String {
+    let (of_host, secure) = if by_tls { (OF_HOST, "; Secure") } else { ("", "") };
+    let (cookie, seconds) = (cookie(called), lasts.as_secs());
+    format!("{of_host}{cookie}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
+}
+
+/// The word of a session in the cookies. Behind a proxy with TLS it is not known that there is TLS.
+fn session_of<'a>(headers: &'a HeaderMap, cookie: &str, is_secured: bool) -> Option<&'a str> {
+    let cookies = || headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs =
+        || cookies().flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let of_host = pairs().find(|(name, _)| name.strip_prefix(OF_HOST) == Some(cookie));
+    let found = of_host.or_else(|| pairs().find(|(name, _)| *name == cookie && !is_secured));
+    found.map(|(_, word)| word)
 }

@@ -2,12 +2,11 @@
 //! called, what there is, who asks and may, and, of a change, whether a foreign page made it. What is answered is read from
 //! the node's reports, or is the controller's answer.
 //!
-//! - `routes` is the table; `hosts`, `gate` and `sessions` decide who; `refusal` says why not.
+//! - `routes` is the table; `gate` and `sessions` decide who; `refusal` says why not.
 //! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown
 //!   without a level; `watch` the events; `openapi` describes all of it.
 
 mod gate;
-mod hosts;
 mod jobs;
 mod mesh;
 mod openapi;
@@ -34,12 +33,12 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use self::gate::{Gate, Visitor};
-use self::hosts::{ServerNames, is_own_page, only};
 use self::mesh::FarLinks;
 use self::refusal::{ApiRefusal, Code};
 use self::routes::Needs;
 use self::watch::EventWatch;
 use super::answer::{self, HttpAnswer};
+use super::hosts::{ServerNames, is_own_page, only};
 use super::server::{HttpClient, Responding, Site};
 use crate::control::Context;
 use crate::os::places::{Places, Share};
@@ -76,6 +75,8 @@ const HARDENED: [(&str, &str); 5] = [
 #[derive(Debug)]
 pub(crate) struct WebOptions {
     pub(crate) client_level: AccessLevel,
+    /// Common names of their certificates.
+    pub(crate) client_names: Vec<String>,
     pub(crate) tokens: Option<AccessTokens>,
     pub(crate) allow: AccessLevel,
     pub(crate) hosts: Vec<String>,
@@ -154,10 +155,10 @@ impl Site for Web {
 
 impl Web {
     pub(crate) fn new(context: Context, options: WebOptions) -> Self {
-        let WebOptions { client_level, tokens, allow, hosts, own_host } = options;
+        let WebOptions { client_level, client_names, tokens, allow, hosts, own_host } = options;
         Self {
-            gate: Gate::new(tokens, client_level, allow),
-            hosts: ServerNames::new(hosts, &own_host),
+            gate: Gate::new(tokens, (client_level, client_names), allow),
+            hosts: ServerNames::new(hosts, &own_host, false),
             streams: Places::new(STREAMS),
             description: OnceLock::new(),
             watch: EventWatch::new(&context),
@@ -172,7 +173,11 @@ impl Web {
         request: Request<Incoming>,
     ) -> Result<HttpAnswer, ApiRefusal> {
         let (head, body) = request.into_parts();
-        let called = self.hosts.called(&client, &head)?;
+        let misdirected = || {
+            let message = "no server of this name is here: the directive web names its hosts";
+            ApiRefusal::new(Code::Misdirected, message)
+        };
+        let called = self.hosts.called(&client, &head).ok_or_else(misdirected)?;
         let (route, mut arguments) = routes::find(&head.method, head.uri.path())?;
         // Links lead to the page from anywhere, but nothing of another site asks its API.
         if route.needs != Needs::Nothing && only(&head.headers, &FETCH_SITE) == Some("cross-site") {
@@ -223,14 +228,11 @@ impl Web {
         let by_tls =
             client.is_secured || only(&headers, &ORIGIN).is_some_and(|page| page.starts_with("https:"));
         let cookie = self.gate.sign_in(&client, &token, &called, by_tls).await?;
-        let mut answer = nothing();
-        answer.headers_mut().extend(HeaderValue::try_from(cookie).ok().map(|cookie| (SET_COOKIE, cookie)));
-        Ok(answer)
+        Ok(with_cookies([cookie]))
     }
 
     fn sign_out(&self, asked: &ApiRequest) -> HttpAnswer {
-        self.gate.sign_out(&asked.visitor);
-        nothing()
+        with_cookies(self.gate.sign_out(&asked.visitor, &asked.called))
     }
 
     /// What `meshctl status` tells.
@@ -270,8 +272,13 @@ fn admit(visitor: &Visitor, needs: Needs, allow: AccessLevel) -> Result<(), ApiR
     }
 }
 
-fn nothing() -> HttpAnswer {
-    answer::whole(StatusCode::NO_CONTENT, answer::TEXT, "")
+/// An answer that changes cookies and says nothing.
+fn with_cookies(cookies: impl IntoIterator<Item = String>) -> HttpAnswer {
+    let mut answer = answer::whole(StatusCode::NO_CONTENT, answer::TEXT, "");
+    for cookie in cookies.into_iter().filter_map(|cookie| HeaderValue::try_from(cookie).ok()) {
+        answer.headers_mut().append(SET_COOKIE, cookie);
+    }
+    answer
 }
 
 /// A body that is no job's.

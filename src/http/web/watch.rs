@@ -20,7 +20,7 @@ use super::refusal::ApiRefusal;
 use super::{ApiRequest, Web};
 use crate::control::{Context, OperationStream, Operations};
 use crate::http::answer::HttpAnswer;
-use crate::http::web::hosts::only;
+use crate::http::hosts::only;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::work::CallerName;

@@ -9,8 +9,7 @@ use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
 
-use super::refusal::{ApiRefusal, Code};
-use crate::http::server::HttpClient;
+use super::server::HttpClient;
 
 const LOCALHOST: &str = "localhost";
 
@@ -20,30 +19,29 @@ pub(super) struct ServerNames {
     given: Vec<String>,
     /// The host in the configured address.
     own: String,
+    /// Whether any address will do, as well: no name leads to one.
+    any_address: bool,
 }
 
 impl ServerNames {
-    pub(super) fn new(given: Vec<String>, own: &str) -> Self {
+    pub(super) fn new(given: Vec<String>, own: &str, any_address: bool) -> Self {
         let own = if own.contains(':') { format!("[{own}]") } else { own.to_ascii_lowercase() };
-        Self { given, own }
+        Self { given, own, any_address }
     }
 
-    /// The name by which a request calls this server.
-    ///
-    /// # Errors
-    /// It is another one's, or there is none, or several.
-    pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Result<Authority, ApiRefusal> {
-        let misdirected = || {
-            let message = "no server of this name is here: the directive web names its hosts";
-            ApiRefusal::new(Code::Misdirected, message)
-        };
-        let called = only(&head.headers, &HOST).and_then(authority).ok_or_else(misdirected)?;
+    /// The name by which a request calls this server, unless it is another one's, or there is none, or several.
+    pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Option<Authority> {
+        let called = only(&head.headers, &HOST).and_then(authority)?;
         let is_contradicted = head.uri.authority().is_some_and(|other| !is_same(other, &called));
-        if is_contradicted || !self.has(&called, client.local) { Err(misdirected()) } else { Ok(called) }
+        Some(called).filter(|called| !is_contradicted && self.has(called, client.local))
     }
 
     fn has(&self, called: &Authority, local: IpAddr) -> bool {
         let (whole, host) = (called.as_str().to_ascii_lowercase(), called.host().to_ascii_lowercase());
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        if self.any_address && (host == LOCALHOST || bare.parse::<IpAddr>().is_ok()) {
+            return true;
+        }
         if !self.given.is_empty() {
             return self.given.iter().any(|name| *name == host || *name == whole);
         }
@@ -93,12 +91,12 @@ mod tests {
         for one in host {
             request = request.header(HOST, *one);
         }
-        hosts.called(&client, &request.body(()).unwrap().into_parts().0).is_ok()
+        hosts.called(&client, &request.body(()).unwrap().into_parts().0).is_some()
     }
 
     #[test]
     fn a_server_is_called_by_its_address_unless_other_names_are_given() {
-        let own = ServerNames::new(Vec::new(), "localhost");
+        let own = ServerNames::new(Vec::new(), "localhost", false);
         for host in ["localhost", "LOCALHOST:27191", "127.0.0.1", "127.0.0.1:1"] {
             assert!(called(&own, "127.0.0.1", &[host], "/"), "{host}");
         }
@@ -121,13 +119,20 @@ mod tests {
         assert!(called(&own, "::1", &["[::1]:27191"], "/"));
         assert!(called(&own, "127.0.0.1", &["localhost"], "http://localhost/"));
         assert!(!called(&own, "127.0.0.1", &["localhost"], "http://evil.example/"));
-        let any = ServerNames::new(Vec::new(), "0.0.0.0");
+        let any = ServerNames::new(Vec::new(), "0.0.0.0", false);
         assert!(
             called(&any, "192.0.2.1", &["192.0.2.1:443"], "/")
                 && !called(&any, "192.0.2.1", &["localhost"], "/")
         );
-        let given =
-            ServerNames::new(vec!["mesh.example".to_owned(), "other.example:8443".to_owned()], "127.0.0.1");
+        let names = || vec!["mesh.example".to_owned(), "other.example:8443".to_owned()];
+        let for_probes = ServerNames::new(names(), "127.0.0.1", true);
+        for host in ["127.0.0.1", "192.0.2.7:27190", "[2001:db8::1]:27190", "localhost", "mesh.example"] {
+            assert!(called(&for_probes, "127.0.0.1", &[host], "/"), "{host}");
+        }
+        for host in ["evil.example", "127.0.0.1.evil.example", "127.1", "other.example"] {
+            assert!(!called(&for_probes, "127.0.0.1", &[host], "/"), "{host}");
+        }
+        let given = ServerNames::new(names(), "127.0.0.1", false);
         for (host, is_one) in [
             ("mesh.example", true),
             ("Mesh.example:9", true),
