@@ -192,8 +192,10 @@ async fn command(
         Ok(request) => request,
         Err(error) => {
             channel.refuse(&error.to_string()).await?;
-            // Behind that line comes a payload.
-            return Ok(if matches!(error, RequestError::BadStart(_)) { Next::Close } else { Next::Command });
+            // Behind a start comes a payload; behind HTTP, which browsers speak to TCP ports, come lines of a web page.
+            let is_last = matches!(error, RequestError::BadStart(_) | RequestError::OtherProtocol);
+            let ends = is_last || matches!(peer.origin, Origin::Tcp);
+            return Ok(if ends { Next::Close } else { Next::Command });
         }
     };
     // The command's name only: parameters may be secrets.

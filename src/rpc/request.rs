@@ -235,6 +235,8 @@ impl fmt::Debug for SubmitRequest {
 pub enum RequestError {
     #[error("Unknown command")]
     UnknownCommand,
+    #[error("this is the control service of a meshd node, which speaks neither HTTP nor TLS here")]
+    OtherProtocol,
     #[error("unexpected end of JSON input")]
     JsonEnds,
     #[error("invalid JSON: {0}")]

@@ -25,6 +25,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// What load balancers ask for, to learn whether this port serves.
 const HEALTH: &str = "/healthz";
 
+/// What every browser sends, and no page can keep it from that. Nodes send none of it.
+const OF_BROWSERS: [&str; 3] = ["accept-language", "sec-fetch-mode", "sec-fetch-site"];
+
 /// What became of a request.
 #[derive(Debug)]
 pub(super) enum Answered {
@@ -124,6 +127,13 @@ fn answer(request: &Request<()>, path: &str, wants_upgrade: bool) -> Response<St
              Host on unchanged (nginx: proxy_set_header Host $http_host)"
         );
         return told(StatusCode::FORBIDDEN, &text);
+    }
+    // A page elsewhere can have its own name lead here: then `Host` is its own, and nothing else tells it from a node.
+    if wants_upgrade && OF_BROWSERS.iter().any(|name| request.headers().contains_key(*name)) {
+        return told(
+            StatusCode::FORBIDDEN,
+            "this is the WebSocket of a mesh, which no browser's page belongs to",
+        );
     }
     create_response_with_body(request, String::new).unwrap_or_else(|error| {
         let mut answer = told(StatusCode::BAD_REQUEST, &format!("this is the WebSocket of a mesh: {error}"));

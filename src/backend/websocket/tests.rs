@@ -76,13 +76,21 @@ async fn only_the_path_and_what_is_below_it_is_served() {
 #[tokio::test]
 async fn pages_of_other_hosts_may_not_lead_browsers_here() {
     let listener = listener("/").await;
-    for (origin, allowed) in [
-        (format!("http://{}", listener.local_addr()), true),
-        ("http://evil.example".to_owned(), false),
-        ("null".to_owned(), false),
+    let own = format!("http://{}", listener.local_addr());
+    for (origin, further, allowed) in [
+        (own.as_str(), None, true),
+        (&own, Some(("User-Agent", "Go-http-client/1.1")), true),
+        // What a page sends whose name leads here.
+        (&own, Some(("Accept-Language", "en")), false),
+        (&own, Some(("Sec-Fetch-Mode", "websocket")), false),
+        ("http://evil.example", None, false),
+        ("null", None, false),
     ] {
         let mut request = format!("ws://{}/", listener.local_addr()).into_client_request().unwrap();
-        request.headers_mut().insert("Origin", HeaderValue::from_str(&origin).unwrap());
+        request.headers_mut().insert("Origin", HeaderValue::from_str(origin).unwrap());
+        if let Some((name, value)) = further {
+            request.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
         match connect_async(request).await {
             Ok(_upgraded) => assert!(allowed, "{origin}"),
             Err(tungstenite::Error::Http(response)) => {

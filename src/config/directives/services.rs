@@ -38,12 +38,13 @@ directive! {
         forward: Forward [empty_is_default] = "none",
     }
     check unused_profile(tcp_tls, tcp_listen);
-    warn open_port(tls, tcp_listen, tcp_tls);
+    warn open_port(tcp_listen, tcp_tls);
 }
 
-fn open_port<A, B, C>(tls: &Option<A>, listen: &Option<B>, tcp_tls: &Option<C>) -> Option<&'static str> {
-    (tls.is_some() && listen.is_some() && tcp_tls.is_none()).then_some(
-        "tls is of the service in the mesh alone: the port of tcplisten has no TLS; set tcptls, if it is to have it",
+fn open_port<A, B>(listen: &Option<A>, tcp_tls: &Option<B>) -> Option<&'static str> {
+    (listen.is_some() && tcp_tls.is_none()).then_some(
+        "the port of tcplisten has no TLS: whoever reaches it is a client, and on a loopback address every user of this \
+         machine may do everything there; use the socket of `filename`, or set `tcptls`",
     )
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::rig::{Client, DEADLINE, Service, connect, context, session, until};
 use crate::control::{Server, ServerLimits};
+use crate::wire::ServiceName;
 
 async fn serves(client: &mut Client<UnixStream>) {
     assert_eq!(client.ask("reload").await, r#"{"Success":true}"#);
@@ -32,6 +33,40 @@ async fn garbage_is_answered_with_errors() {
     }
     serves(&mut honest).await;
     service.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_that_a_web_page_sends_is_a_command() {
+    let context = context().await;
+    let mut server = Server::new(context.clone(), ServerLimits::default());
+    let address = server.listen_tcp("127.0.0.1:0", None).await.unwrap();
+    server.listen_mesh(ServiceName::CONTROL, None).await.unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.run(CancellationToken::new(), stop.clone()));
+    for first in [
+        "POST / HTTP/1.1",
+        "GET / HTTP/1.0",
+        "OPTIONS /a b HTTP/1.1",
+        "PRI * HTTP/2.0",
+        "\u{16}\u{3}\u{1}",
+        "ping",
+    ] {
+        let request = format!("{first}\r\nHost: localhost\r\n\r\nwork submit alpha echo\nreload\n");
+        let mut page = Client::greeted(TcpStream::connect(address).await.unwrap()).await;
+        page.send(&request).await;
+        let answer = String::from_utf8(page.rest().await).unwrap();
+        assert!(answer.starts_with("ERROR: ") && answer.lines().count() == 1, "{first}: {answer}");
+        assert_eq!(answer.contains("neither HTTP nor TLS"), first != "ping", "{first}: {answer}");
+        // Through a proxy of ours.
+        let stream = context.streams.dial(context.node.id(), ServiceName::CONTROL).await.unwrap();
+        let mut page = Client::greeted(stream).await;
+        page.send(&request).await;
+        page.shut().await;
+        let is_alone = String::from_utf8(page.rest().await).unwrap().lines().count() == 1;
+        assert_eq!(is_alone, first != "ping", "{first}");
+    }
+    stop.cancel();
+    task.await.unwrap();
 }
 
 #[tokio::test]

@@ -34,8 +34,15 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         "loglevel" if rest.contains(' ') => Err(RequestError::TooManyParameters),
         "loglevel" => Ok(Request::LogLevel { level: given(rest) }),
         "work" => work(rest).map(Request::Work),
+        _ if is_other_protocol(command, rest) => Err(RequestError::OtherProtocol),
         _ => Err(RequestError::UnknownCommand),
     }
+}
+
+/// Whether it is the first line of an HTTP request, as in `POST / HTTP/1.1`, or begins with bytes as TLS does.
+fn is_other_protocol(command: &str, rest: &str) -> bool {
+    let is_http = rest.rsplit(' ').next().is_some_and(|version| version.starts_with("HTTP/"));
+    is_http || command.starts_with(char::is_control)
 }
 
 fn connect(rest: &str) -> Result<Request, RequestError> {
