@@ -52,7 +52,7 @@ directive! {
         tls: Option<TlsServerName>,
         /// of certificates: none, read, operate, admin
         client_level "clientlevel": AccessLevel = "none",
-        /// common names of the certificates that have it; all but those of nodes if not given
+        /// common names that have it; all but nodes if not given
         client_names "clientnames": Vec<String>,
         /// file of tokens, mode 0600
         tokens: Option<PathBuf>,
