@@ -14,7 +14,7 @@ use crate::backend::{
     Writer, dial,
 };
 use crate::mesh::{LinkPolicy, SendError};
-use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
+use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName, Unreachable};
 
 /// How exact tokio's timers are.
 const TICK: Duration = Duration::from_millis(1);
@@ -28,6 +28,24 @@ pub(crate) struct Lab {
 /// Has the node believe that another one restarted.
 pub(crate) fn announce_restart(node: &NodeHandle, of: &NodeId) {
     node.plane().restarted.send(of.hash()).unwrap();
+}
+
+/// Has a service of the node hear of another one that it sent to a service which is not there.
+pub(crate) fn announce_unknown(
+    node: &NodeHandle,
+    from: ServiceName,
+    to: (&NodeId, ServiceName),
+    by: &NodeId,
+) {
+    let notice = Unreachable {
+        from_node: node.id().clone(),
+        to_node: to.0.clone(),
+        from_service: from,
+        to_service: to.1,
+        problem: Problem::ServiceUnknown,
+    };
+    let port = node.plane().port(from).unwrap();
+    port.push_notice(super::port::Notice { notice, reported_by: by.clone() });
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::sleep;
 
-use super::far_end::FarEnd;
+use super::far_end::{Doubt, FarEnd};
 use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::socket::service_at;
 use super::windows::Windows;
@@ -27,7 +27,7 @@ const REVOKED: VarInt = VarInt::from_u32(501);
 pub(super) const ABORTED: VarInt = VarInt::from_u32(500);
 /// How a direction is cancelled that nobody reads any more (docs/protocol.md#stream-closing).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
-/// How long a far end that is said to have restarted may take to answer, in addition to its round trips.
+/// How long a far end that is said to be gone may take to answer, in addition to its round trips.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// How often it is asked: packets from before the restart may still arrive.
 const QUESTIONS: usize = 3;
@@ -176,9 +176,12 @@ async fn end_when_gone(
     tokio::select! {
         () = revoked => connection.close(REVOKED, b"certificate no longer accepted"),
         _ended = connection.closed() => {}
-        () = far_end.unknown.cancelled() => connection.close(NORMAL_CLOSE, b"service unknown"),
-        () = outlives_its_node(&connection, &far_end, &windows) => {
-            connection.close(NORMAL_CLOSE, b"node restarted");
+        doubt = outlives_its_far_end(&connection, &far_end, &windows) => {
+            let reason = match doubt {
+                Doubt::Restarted => "node restarted",
+                Doubt::ServiceUnknown => "service unknown",
+            };
+            connection.close(NORMAL_CLOSE, reason.as_bytes());
         }
         never = goes_on_when_back(&node, &connection, &windows) => match never {},
     }
@@ -210,20 +213,22 @@ async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: 
     }
 }
 
-/// Ready when the far end is said to have restarted and does not answer any more. A restart is announced in a routing
-/// update, which any node can forge, and which the restarted node's first packets may overtake: it proves nothing.
-async fn outlives_its_node(connection: &Connection, far_end: &FarEnd, windows: &Windows) {
-    let mut restarts = far_end.restarts();
+/// Ready when the far end is said to have restarted, or to have no such service, and does not answer any more. Any node can
+/// say so in another's name, and the first packets after a restart may overtake the news of it: it proves nothing.
+async fn outlives_its_far_end(connection: &Connection, far_end: &FarEnd, windows: &Windows) -> Doubt {
+    let mut doubts = far_end.doubts();
     // The sender lives in `far_end`.
-    while restarts.changed().await.is_ok() {
+    while doubts.changed().await.is_ok() {
+        let doubt = *doubts.borrow_and_update();
         for _ in 0..QUESTIONS {
             let received = || connection.stats().udp_rx.datagrams;
             let before = received();
             windows.ask(connection);
             sleep(SIGN_OF_LIFE + connection.rtt() * 4).await;
-            if received() == before {
-                return;
+            if let Some(doubt) = doubt.filter(|_| received() == before) {
+                return doubt;
             }
         }
     }
+    std::future::pending().await
 }

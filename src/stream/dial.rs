@@ -12,7 +12,7 @@ use tokio::sync::{OnceCell, OwnedMutexGuard};
 use tokio::time::timeout;
 
 use super::connection::{Opened, Side};
-use super::far_end::FarEnds;
+use super::far_end::{FarEnds, Refused};
 use super::mesh_stream::MeshStream;
 use super::mux::{Found, Lease, SharedConnection, SharedConnections};
 use super::settings;
@@ -122,7 +122,8 @@ pub enum SetupError {
 }
 
 impl DialError {
-    /// Whether the certificates do not fit: the dialler's or the listener's.
+    /// Whether the certificates do not fit: the dialler's or the listener's. That proves nothing: a node on the way can
+    /// write a close in the far end's name, and show a certificate of its own.
     pub fn is_tls(&self) -> bool {
         // Alerts of TLS are numbers of their own in QUIC (RFC 9001, section 4.8).
         let is_alert = |code: TransportErrorCode| (0x100..0x200).contains(&u64::from(code));
@@ -394,7 +395,7 @@ impl OverlayEndpoint {
         };
         let address = address(node.hash(), service);
         let far_end = self.far_ends.at(address);
-        let blocked = far_end.blocked();
+        let refused = far_end.refused();
         // The name is not sent; it keeps apart what TLS remembers of each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
@@ -403,8 +404,13 @@ impl OverlayEndpoint {
             .map_err(|error| SetupError::Quic(io::Error::other(error)))?;
         let opened = tokio::select! {
             opened = timeout(settings::HANDSHAKE_LIMIT, connecting) => opened,
-            () = far_end.unknown.cancelled() => return Err(DialError::ServiceUnknown { node: node.clone(), service }),
-            blocked = blocked => return Err(DialError::Blocked { node: node.clone(), service, by: blocked.by }),
+            refused = refused => {
+                let node = node.clone();
+                return Err(match refused {
+                    Refused::ServiceUnknown => DialError::ServiceUnknown { node, service },
+                    Refused::Blocked { by, .. } => DialError::Blocked { node, service, by },
+                });
+            }
         };
         match opened {
             Ok(Ok(connection)) => {

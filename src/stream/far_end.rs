@@ -1,8 +1,8 @@
 //! What the mesh says about the far ends of connections.
 //!
-//! A notice `service unknown` ends connections at once, instead of when they have been silent for long enough. News that
-//! the node has restarted is a reason to ask: anybody can spread it. A notice `blocked by firewall` ends attempts to
-//! connect only: rules may change back under a connection that stands.
+//! Nothing of it is proven. That the node has restarted, or has no such service, is a reason to ask for a connection that
+//! stands: it ends if nobody answers. A notice ends attempts to connect: `service unknown` if it comes from the node itself,
+//! as nobody else knows, `blocked by firewall` from any node.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,7 +11,6 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::socket::{MeshSocket, address, service_at};
 use crate::wire::{NameHash, NodeId, Problem, Unreachable};
@@ -19,36 +18,46 @@ use crate::wire::{NameHash, NodeId, Problem, Unreachable};
 /// What is known of the service at an address, for all connections to it.
 #[derive(Debug, Default)]
 pub(super) struct FarEnd {
-    /// There is no such service. Ends attempts to connect, too.
-    pub(super) unknown: CancellationToken,
-    /// How often the node is said to have restarted: then it has lost its connections.
-    restarts: watch::Sender<u64>,
-    /// The last rejection of a packet. Attempts to connect that are under way fail.
-    blocked: watch::Sender<Option<Blocked>>,
+    /// The last reason to ask whether it is still there.
+    doubts: watch::Sender<Option<Doubt>>,
+    /// The last refusal of a packet. Attempts to connect that are under way fail.
+    refusals: watch::Sender<Option<Refused>>,
 }
 
-/// A firewall has rejected a packet of ours.
+/// What is said of a far end, and may be true: then it has lost its connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Doubt {
+    Restarted,
+    ServiceUnknown,
+}
+
+/// A packet of ours was refused.
 #[derive(Debug, Clone)]
-pub(super) struct Blocked {
-    /// The node that it was for.
-    pub(super) node: NodeId,
-    /// The node whose rule it was.
-    pub(super) by: NodeId,
+pub(super) enum Refused {
+    /// The node that it was for has no such service.
+    ServiceUnknown,
+    /// A firewall has rejected it.
+    Blocked {
+        /// The node that it was for.
+        node: NodeId,
+        /// The node whose rule it was.
+        by: NodeId,
+    },
 }
 
 impl FarEnd {
-    /// Changes whenever the node is said to have restarted.
-    pub(super) fn restarts(&self) -> watch::Receiver<u64> {
-        self.restarts.subscribe()
+    /// Changes with each new doubt.
+    pub(super) fn doubts(&self) -> watch::Receiver<Option<Doubt>> {
+        self.doubts.subscribe()
     }
 
-    /// Ready once a firewall rejects a packet to the address, from now on.
-    pub(super) fn blocked(&self) -> impl Future<Output = Blocked> + use<> {
-        let mut blocked = self.blocked.subscribe();
+    /// Ready once a packet to the address is refused, from now on.
+    pub(super) fn refused(&self) -> impl Future<Output = Refused> + use<> {
+        let mut refusals = self.refusals.subscribe();
         async move {
-            while blocked.changed().await.is_ok() {
-                if let Some(blocked) = blocked.borrow_and_update().clone() {
-                    return blocked;
+            while refusals.changed().await.is_ok() {
+                if let Some(refused) = refusals.borrow_and_update().clone() {
+                    return refused;
                 }
             }
             std::future::pending().await
@@ -82,7 +91,7 @@ impl FarEnds {
         far_ends.retain(|address, far_end| {
             let Some(far_end) = far_end.upgrade() else { return false };
             if service_at(*address).is_some_and(|(at, _)| at == node) {
-                far_end.restarts.send_modify(|count| *count += 1);
+                far_end.doubts.send_replace(Some(Doubt::Restarted));
             }
             true
         });
@@ -90,15 +99,16 @@ impl FarEnds {
 
     fn on_notice(&self, notice: &Unreachable, by: NodeId) {
         let address = address(notice.to_node.hash(), notice.to_service);
-        let mut far_ends = self.by_address.lock();
-        let Some(far_end) = far_ends.get(&address).and_then(Weak::upgrade) else { return };
+        let Some(far_end) = self.by_address.lock().get(&address).and_then(Weak::upgrade) else { return };
         match notice.problem {
-            Problem::ServiceUnknown => {
-                far_ends.remove(&address);
-                far_end.unknown.cancel();
+            Problem::ServiceUnknown if by == notice.to_node => {
+                far_end.doubts.send_replace(Some(Doubt::ServiceUnknown));
+                far_end.refusals.send_replace(Some(Refused::ServiceUnknown));
             }
+            Problem::ServiceUnknown => {}
             Problem::BlockedByFirewall => {
-                far_end.blocked.send_replace(Some(Blocked { node: notice.to_node.clone(), by }));
+                let node = notice.to_node.clone();
+                far_end.refusals.send_replace(Some(Refused::Blocked { node, by }));
             }
             // A node that is merely out of reach may come back.
             Problem::MessageExpired | Problem::Other(_) => {}
@@ -122,5 +132,41 @@ impl FarEnds {
                 },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::wire::ServiceName;
+
+    #[test]
+    fn that_a_service_is_unknown_only_its_node_can_say() {
+        let far_ends = FarEnds::default();
+        let node = |name| NodeId::new(name).unwrap();
+        let notice = Unreachable {
+            from_node: node("a"),
+            to_node: node("b"),
+            from_service: ServiceName::PING,
+            to_service: ServiceName::CONTROL,
+            problem: Problem::ServiceUnknown,
+        };
+        let far_end = far_ends.at(address(notice.to_node.hash(), notice.to_service));
+        let (mut refused, doubts) = (Box::pin(far_end.refused()), far_end.doubts());
+        far_ends.on_notice(&notice, node("evil"));
+        assert!(refused.as_mut().now_or_never().is_none() && !doubts.has_changed().unwrap());
+        far_ends.on_notice(&notice, node("b"));
+        assert!(matches!(refused.now_or_never(), Some(Refused::ServiceUnknown)));
+        assert!(doubts.has_changed().unwrap());
+        // An attempt that begins now asks anew.
+        assert!(Box::pin(far_end.refused()).now_or_never().is_none());
+        // A firewall's rule is known to any node, and says nothing of what stands.
+        let blocked = Unreachable { problem: Problem::BlockedByFirewall, ..notice };
+        let (refused, doubts) = (Box::pin(far_end.refused()), far_end.doubts());
+        far_ends.on_notice(&blocked, node("hop"));
+        assert!(matches!(refused.now_or_never(), Some(Refused::Blocked { .. })));
+        assert!(!doubts.has_changed().unwrap());
     }
 }

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::connection::{Opened, Side};
 use super::dial::{SetupError, Streams};
-use super::far_end::{Blocked, FarEnd, FarEnds};
+use super::far_end::{FarEnd, FarEnds, Refused};
 use super::mesh_stream::MeshStream;
 use super::mux;
 use super::settings;
@@ -204,11 +204,12 @@ impl Acceptor {
 
     async fn accept(&self, incoming: quinn::Incoming) -> Result<(), Refusal> {
         let far_end = self.far_ends.at(incoming.remote_address());
-        let blocked = far_end.blocked();
+        let refused = far_end.refused();
         // The dialer cannot learn of it: our answers are what is rejected.
         let never = async move {
-            let Blocked { node, by } = blocked.await;
-            warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
+            if let Refused::Blocked { node, by } = refused.await {
+                warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
+            }
             std::future::pending::<Infallible>().await
         };
         tokio::select! {

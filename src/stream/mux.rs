@@ -13,7 +13,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::timeout;
 
 use super::connection::{ABORTED, Opened, Side, cancel, close, finish, spawn_or_close};
-use super::far_end::FarEnd;
+use super::far_end::Doubt;
 use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::windows::Windows;
 use crate::tls::ClientProfile;
@@ -142,10 +142,9 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub(super) struct SharedConnection {
     pub(super) connection: Connection,
-    far_end: Arc<FarEnd>,
     windows: Arc<Windows>,
-    /// Changed since the connection was opened: the node at the far end may be another one by now.
-    restarts: watch::Receiver<u64>,
+    /// Changed since the connection was opened: the far end may be another one by now, or gone.
+    doubts: watch::Receiver<Option<Doubt>>,
     profile: Option<ClientProfile>,
     leases: Leases,
 }
@@ -156,8 +155,8 @@ impl SharedConnection {
         opened.watch();
         opened.windows.allow_many(&opened.connection);
         let Opened { connection, far_end, windows, .. } = opened;
-        let restarts = far_end.restarts();
-        let shared = Self { connection, far_end, windows, restarts, profile, leases: Leases::new() };
+        let doubts = far_end.doubts();
+        let shared = Self { connection, windows, doubts, profile, leases: Leases::new() };
         let (connection, leases) = (shared.connection.clone(), shared.leases.clone());
         tokio::spawn(async move {
             tokio::select! {
@@ -170,10 +169,8 @@ impl SharedConnection {
 
     /// A lease for one more stream, unless the connection is not fit for it. Then no other stream begins on it either.
     pub(super) fn lease(&self, profile: Option<&ClientProfile>) -> Option<Lease> {
-        let fit = self.is_open()
-            && !self.restarts.has_changed().unwrap_or(true)
-            && !self.far_end.unknown.is_cancelled()
-            && self.profile.as_ref() == profile;
+        let fit =
+            self.is_open() && !self.doubts.has_changed().unwrap_or(true) && self.profile.as_ref() == profile;
         let lease = fit.then(|| self.leases.take(ENOUGH_STREAMS)).flatten();
         if lease.is_none() {
             self.leases.retire();

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::node::NodeHandle;
-use crate::node::tests::{Lab, announce_restart, eventually, node_id};
+use crate::node::tests::{Lab, announce_restart, announce_unknown, eventually, node_id};
 use crate::wire::ServiceName;
 
 mod bounds;
@@ -330,6 +330,44 @@ async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
     nodes[1].stop();
     let told = Instant::now();
     announce_restart(&nodes[0], nodes[1].id());
+    for here in &mut streams_here {
+        assert!(timeout(LIMIT, here.read_u8()).await.unwrap().is_err());
+    }
+    assert!(told.elapsed() < Duration::from_secs(5), "{:?}: their silence takes 30 s", told.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_spares_who_answers_and_ends_who_does_not() {
+    let (lab, nodes, mut listener, streams) = pair("echo").await;
+    let mut streams_here = [
+        streams.dial(nodes[1].id(), service("echo")).await.unwrap(),
+        streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap(),
+    ];
+    let mut streams_there = Vec::new();
+    for _ in &streams_here {
+        streams_there.push(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
+    }
+    let (_, dials) = streams_there[0].remote().unwrap();
+    let echo = (nodes[1].id(), service("echo"));
+    for _ in 0..10 {
+        announce_unknown(&nodes[0], dials, echo, nodes[1].id());
+        announce_unknown(&nodes[0], dials, echo, &node_id("evil"));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    for (here, there) in streams_here.iter_mut().zip(&mut streams_there) {
+        there.write_all(b"y").await.unwrap();
+        assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'y');
+    }
+    // Nobody answers any more, and only the node itself knows why. It is not asked any more either.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(lab.cut("b", "a") > 0);
+    nodes[1].stop();
+    let told = Instant::now();
+    announce_unknown(&nodes[0], dials, echo, &node_id("evil"));
+    let [alone, _] = &mut streams_here;
+    assert!(timeout(Duration::from_secs(5), alone.read_u8()).await.is_err(), "{:?}", told.elapsed());
+    announce_unknown(&nodes[0], dials, echo, nodes[1].id());
+    let told = Instant::now();
     for here in &mut streams_here {
         assert!(timeout(LIMIT, here.read_u8()).await.unwrap().is_err());
     }
