@@ -317,6 +317,7 @@ impl Followed {
         let end = match status.state {
             UnitState::Failed if status.was_released => ChildEnd::Released,
             UnitState::Failed if status.was_refused => ChildEnd::Refused,
+            UnitState::Failed if status.was_unsent => ChildEnd::Unsent,
             UnitState::Failed if status.is_gone => ChildEnd::Unknown,
             UnitState::Succeeded => ChildEnd::Succeeded,
             UnitState::Canceled => ChildEnd::Canceled,

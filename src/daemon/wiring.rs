@@ -227,10 +227,11 @@ impl Dialer for MeshDialer {
     fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
-            let tls = client_profile(&profiles, &tls).map_err(|error| DialFailure::Tls(error.to_string()))?;
+            let tls = client_profile(&profiles, &tls);
+            let tls = tls.map_err(|error| DialFailure::OwnProfile(error.to_string()))?;
             let dialed = streams.dial_shared(&node, service, tls.as_ref()).await;
             let stream = dialed.map_err(|error| match error.is_tls() {
-                true => DialFailure::Tls(error.to_string()),
+                true => DialFailure::Handshake(error.to_string()),
                 false => DialFailure::Unreachable(error.to_string()),
             })?;
             Ok(Dialed { peer: stream.peer(), stream: Box::new(stream) })

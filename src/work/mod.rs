@@ -72,15 +72,18 @@ pub struct Dialed {
 /// A stream that is being opened.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Dialed, DialFailure>> + Send>>;
 
-/// Why no stream was opened.
+/// Why no stream was opened, by who says so: only what this node knows alone is proven.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialFailure {
     /// The node cannot be reached now.
     #[error("{0}")]
     Unreachable(String),
-    /// There is no TLS profile of that name, or the certificates do not fit.
+    /// The TLS handshake failed: certificates do not fit, or somebody on the way says so.
     #[error("{0}")]
-    Tls(String),
+    Handshake(String),
+    /// This node has no TLS profile of that name.
+    #[error("{0}")]
+    OwnProfile(String),
 }
 
 /// Opens streams to services of other nodes.

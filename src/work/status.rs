@@ -108,6 +108,9 @@ pub struct RemoteExtra {
     /// Its node remembers that it was released there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub was_released: bool,
+    /// It was given up before anything of it was sent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unsent: bool,
     /// Why this node ends it, if so. No more of its output is taken.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub stopped: Box<str>,

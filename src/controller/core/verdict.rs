@@ -61,6 +61,8 @@ pub enum ChildEnd {
     Unknown,
     /// Its node has promised not to run it, and refused it.
     Refused,
+    /// Nothing of it was sent, as whoever answered for its node did not prove to be it.
+    Unsent,
 }
 
 /// What is known about an attempt that has ended.
@@ -183,6 +185,9 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
         ChildEnd::Released => at.with_verb("was released"),
         ChildEnd::Unknown | ChildEnd::Refused => {
             format!("{at} is gone: it was released there, or the node was installed again")
+        }
+        ChildEnd::Unsent => {
+            return verdict(Ending::NotAccepted, format!("{at} could not be sent: {detail}"));
         }
         ChildEnd::Succeeded | ChildEnd::Failed => {
             evidence.with_tail(format!("{at} ended without a final status: {detail}"))

@@ -261,6 +261,9 @@ impl JobDriver {
             // Its node does not have it, so it does not run.
             return self.unknown(id, n).await.map(|_| None);
         }
+        if let (ChildEnd::Unsent, Some(node)) = (end, &attempt.node) {
+            self.note_unanswering(node.clone(), detail.clone()).await?;
+        }
         output.parser.finish();
         let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused);
         if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {

@@ -188,6 +188,20 @@ impl JobDriver {
         self.store.change_registry(None, move |registry, _| Ok(measure(registry))).await.map(drop)
     }
 
+    /// An instance did not prove itself to an attempt, of which nothing was sent: it starts no more jobs before a check of its
+    /// health has succeeded.
+    pub(super) async fn note_unanswering(&self, name: InstanceName, why: String) -> Result<(), Error> {
+        let change = move |registry: &mut Registry, now| {
+            // It may be gone. And of the attempts that end so together one counts.
+            let found = registry.instance_mut(&name).ok().map(|record| &mut record.instance);
+            if let Some(instance) = found.filter(|instance| instance.node_state == NodeState::Ready) {
+                instance.on_unhealthy(vec![why.clone()], now);
+            }
+            Ok(())
+        };
+        self.store.change_registry(None, change).await
+    }
+
     async fn save_health(
         &self,
         name: &InstanceName,

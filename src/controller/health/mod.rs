@@ -55,7 +55,7 @@ impl CheckEnd {
                 let info = find(&output).ok_or_else(|| failed("the runner's answer is not understood"))?;
                 read(&info)
             }
-            ChildEnd::Failed => Err(failed("the health check failed")),
+            ChildEnd::Failed | ChildEnd::Unsent => Err(failed("the health check failed")),
             ChildEnd::Canceled => Err(failed("the health check was cancelled")),
             ChildEnd::Released => Err(failed("the health check was released")),
             ChildEnd::Unknown | ChildEnd::Refused => Err(failed("the health check is gone")),

@@ -35,6 +35,8 @@ pub struct ChildStatus {
     pub was_refused: bool,
     /// It does not know it, and may yet run it, since another control node may yet send it. It is asked again.
     pub is_missing: bool,
+    /// It was given up before anything of it was sent.
+    pub was_unsent: bool,
     /// That node remembers that it was released there.
     pub was_released: bool,
 }
@@ -82,6 +84,7 @@ impl ChildWatch {
             is_gone,
             was_refused: status.remote().is_some_and(|remote| remote.gone && !remote.remote_started),
             is_missing,
+            was_unsent: status.remote().is_some_and(|remote| remote.unsent),
             was_released: status.remote().is_some_and(|remote| remote.was_released),
         }
     }

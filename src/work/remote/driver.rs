@@ -220,8 +220,15 @@ impl Pauses {
         match error {
             // A full disk, say: nobody else is burdened by looking often.
             StepError::Local(_) => FIRST_PAUSE,
-            StepError::Connection(_) | StepError::Tls(_) | StepError::Refused(_) => {
-                if std::mem::take(&mut self.is_short) { SHORT_PAUSE } else { self.attempts.next() }
+            StepError::Connection(_)
+            | StepError::Handshake(_)
+            | StepError::OwnProfile(_)
+            | StepError::Refused(_) => {
+                if std::mem::take(&mut self.is_short) {
+                    SHORT_PAUSE
+                } else {
+                    self.attempts.next()
+                }
             }
         }
     }

@@ -1,11 +1,12 @@
-//! What a failed attempt on another node means for the unit, and what its Detail says about it. `driver` decides when it
-//! is tried again.
+//! What a failed attempt on another node means for the unit, and what its Detail says about it: which failures end it is
+//! decided here alone. `driver` decides when it is tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use tokio::time::Instant;
 
 use super::Remotes;
 use super::driver::Step;
@@ -20,6 +21,9 @@ use crate::work::units::Entry;
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Failures in a row that no Detail mentions: links break, and are back at once.
 const UNTOLD: u32 = 2;
+/// How long every handshake fails before a unit of which nothing was sent ends by that, as one on a receptor node does at
+/// its second attempt: a node on the way can make handshakes fail, and waits are what it can cause by the rest.
+const HANDSHAKES_FAIL: Duration = Duration::from_secs(60);
 /// What stands between the last known Detail and the trouble.
 const NO_NEWS: &str = " (no news from node ";
 
@@ -28,9 +32,31 @@ const NO_NEWS: &str = " (no news from node ";
 pub(super) struct Trouble {
     failures: u32,
     since: Option<Timestamp>,
+    /// Since when no attempt came further than the TLS handshake.
+    handshakes: Option<Instant>,
 }
 
 impl Trouble {
+    /// Whether a failed start ends the unit; `is_unsent` says that nothing of it can be on its node. An end that has not
+    /// proven itself ends nothing at once, and nothing at all that may run.
+    fn is_final(&mut self, error: &StepError, is_unsent: bool, now: Instant) -> bool {
+        match error {
+            StepError::Handshake(_) => {
+                let since = *self.handshakes.get_or_insert(now);
+                return is_unsent && now.duration_since(since) >= HANDSHAKES_FAIL;
+            }
+            StepError::Connection(_)
+            | StepError::OwnProfile(_)
+            | StepError::Refused(_)
+            | StepError::Local(_) => self.handshakes = None,
+        }
+        match error {
+            StepError::OwnProfile(_) => true,
+            StepError::Refused(_) => !is_temporary(error),
+            StepError::Connection(_) | StepError::Handshake(_) | StepError::Local(_) => false,
+        }
+    }
+
     /// Counts a failure; returns since when they go on, once that is worth a mention.
     fn goes_on(&mut self) -> Option<Timestamp> {
         self.failures = self.failures.saturating_add(1);
@@ -60,10 +86,8 @@ impl Remotes {
         trouble: &mut Trouble,
     ) {
         tracing::info!(unit = %entry.id, ?step, %error, "remote work unit: attempt failed");
-        let final_here = match error {
-            StepError::Refused(_) | StepError::Tls(_) => step == Step::Start && !is_temporary(error),
-            StepError::Connection(_) | StepError::Local(_) => false,
-        };
+        let is_unsent = entry.status().remote().is_some_and(|remote| remote.remote_unit_id.is_empty());
+        let is_final = step == Step::Start && trouble.is_final(error, is_unsent, Instant::now());
         if entry.dir.is_hidden() && entry.dir.age() > FORGET {
             tracing::warn!(unit = %entry.id, "the other node is asked no more to release its part of the unit");
             if let Err(error) = self.units.remove(entry, |_| ()).await {
@@ -73,21 +97,23 @@ impl Remotes {
             return;
         }
         let node = entry.status().remote().map(|remote| remote.remote_node.to_string()).unwrap_or_default();
-        if final_here {
+        if is_final {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
             let cause = format!("{error} ({})", advice(error, &node));
             let event = match error {
                 // At its beginning clients look.
-                StepError::Tls(_) => Event::TlsFailed(cause),
+                StepError::Handshake(_) | StepError::OwnProfile(_) => Event::TlsFailed(cause),
                 StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
                     Event::StartFailed(cause)
                 }
             };
             // It is not there, and will not be. The event below makes it durable.
             let was_released = error.code() == Some(ErrorCode::ReleasedUnit);
-            if was_released || error.code() == Some(ErrorCode::UnitDisclaimed) {
+            let is_unproven = matches!(error, StepError::Handshake(_));
+            if was_released || is_unproven || error.code() == Some(ErrorCode::UnitDisclaimed) {
                 let note = |remote: &mut RemoteExtra| {
-                    (remote.gone, remote.was_released) = (true, was_released);
+                    (remote.gone, remote.was_released) = (!is_unproven, was_released);
+                    remote.unsent = is_unproven;
                 };
                 let _ = self.note(entry, Durability::Deferred, note).await;
             }
@@ -98,7 +124,7 @@ impl Remotes {
                 .await
                 .apply(Event::Blocked(error.to_string()), Durability::Volatile)
                 .await;
-        } else if let StepError::Tls(_) = error {
+        } else if let StepError::Handshake(_) | StepError::OwnProfile(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
             entry.writer(self.units.store()).await.apply(Event::Blocked(detail), Durability::Volatile).await;
         } else if step == Step::Start {
@@ -121,7 +147,7 @@ fn is_temporary(error: &StepError) -> bool {
 /// What to do about a start that a node refused.
 fn advice(error: &StepError, node: &str) -> String {
     match error {
-        StepError::Tls(_) => format!(
+        StepError::Handshake(_) | StepError::OwnProfile(_) => format!(
             "see that the TLS profile named at submission fits the one of the control service on node {node}"
         ),
         StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => match error.code() {
@@ -140,6 +166,9 @@ fn advice(error: &StepError, node: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::request::SubmitRequest;
+    use crate::wire::{NodeId, ServiceName};
+    use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, Registry, Started, State};
 
     #[test]
     fn trouble_is_told_when_it_goes_on_and_keeps_what_was_known() {
@@ -153,6 +182,94 @@ mod tests {
         assert_eq!(first, format!("{wanted}no route)"));
         let next = troubled(&first, "n2", since, &StepError::Connection("reset".into()));
         assert_eq!(next, format!("{wanted}reset)"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_a_start_is_proven_or_stands_for_a_minute() {
+        use crate::work::WorkError;
+        let handshake = || StepError::Handshake("error 42".into());
+        let others = || {
+            let refused = StepError::refused(WorkError::SubmittedAgain("x".into()).to_string());
+            [StepError::Connection("no route".into()), StepError::Local(WorkError::NoSigningKey), refused]
+        };
+        let begun = Instant::now();
+        let ends = |trouble: &mut Trouble, error, seconds, is_unsent| {
+            trouble.is_final(&error, is_unsent, begun + Duration::from_secs(seconds))
+        };
+        for is_unsent in [false, true] {
+            let mut trouble = Trouble::default();
+            assert!(!ends(&mut trouble, handshake(), 0, is_unsent));
+            assert!(!ends(&mut trouble, handshake(), 59, is_unsent));
+            assert_eq!(ends(&mut trouble, handshake(), 60, is_unsent), is_unsent, "it may run there");
+            for other in others() {
+                assert!(!ends(&mut trouble, other, 61, is_unsent));
+                assert!(!ends(&mut trouble, handshake(), 62, is_unsent), "another attempt came further");
+            }
+            // This node alone decides by the first, and the node itself by the second.
+            assert!(ends(&mut trouble, StepError::OwnProfile("x".into()), 0, is_unsent));
+            assert!(ends(&mut trouble, StepError::refused("unknown work type x"), 0, is_unsent));
+        }
+    }
+
+    /// Every handshake fails, for so long.
+    struct Forged(NodeId, Instant);
+
+    impl Dialer for Forged {
+        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+            let is_forged = Instant::now() < self.1;
+            Box::pin(async move {
+                Err(match is_forged {
+                    true => DialFailure::Handshake("error 42".into()),
+                    false => DialFailure::Unreachable("no route".into()),
+                })
+            })
+        }
+
+        fn knows_profile(&self, _name: &str) -> bool {
+            true
+        }
+
+        fn node_id(&self) -> &NodeId {
+            &self.0
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unit_waits_while_handshakes_fail_and_ends_by_nothing_else_after_a_minute() {
+        for (seconds, ends) in [(50, false), (3600, true)] {
+            let temp = tempfile::tempdir().unwrap();
+            let own = NodeId::new("n1").unwrap();
+            let forged = Forged(own.clone(), Instant::now() + Duration::from_secs(seconds));
+            let options = Options::new(temp.path().to_owned(), own, Vec::new()).unwrap();
+            let registry = Registry::open(options, Arc::new(forged)).await.unwrap();
+            let request = SubmitRequest {
+                node: "n2".into(),
+                work_type: "sh".into(),
+                tls_client: Some("client".into()),
+                ..SubmitRequest::default()
+            };
+            let begun = Instant::now();
+            let submission = registry.submit(request, Caller::local()).await.unwrap();
+            let unit = submission.id().to_string();
+            assert_eq!(submission.finish().await.unwrap(), Started::Submitted, "it is not lost");
+            let state = async || registry.status(&unit).await.unwrap();
+            let first = state().await;
+            let words = "TLS error connecting to remote service: error 42 (node n2, trying again)";
+            assert_eq!((first.state, first.detail.as_str()), (State::Pending, words));
+            while begun.elapsed() < Duration::from_secs(150) && !state().await.state.is_final() {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            let last = state().await;
+            assert_eq!(last.state.is_final(), ends, "{}", last.detail);
+            if ends {
+                assert!(begun.elapsed() >= HANDSHAKES_FAIL, "{:?}", begun.elapsed());
+                assert!(
+                    last.detail.starts_with("TLS error connecting to remote service: "),
+                    "{}",
+                    last.detail
+                );
+            }
+        }
     }
 
     #[test]

@@ -34,9 +34,12 @@ pub(super) enum StepError {
     /// length.
     #[error("{0:.4096}")]
     Connection(String),
-    /// The TLS handshake failed: certificates do not fit.
+    /// The TLS handshake failed. Whoever is on the way can see to that.
     #[error("TLS error connecting to remote service: {0}")]
-    Tls(String),
+    Handshake(String),
+    /// This node has no such TLS profile, whatever others say.
+    #[error("TLS error connecting to remote service: {0}")]
+    OwnProfile(String),
     /// The node answered with an error.
     #[error("error from remote: {0}")]
     Refused(ErrorLine),
@@ -55,7 +58,8 @@ impl From<DialFailure> for StepError {
     fn from(failure: DialFailure) -> Self {
         match failure {
             DialFailure::Unreachable(text) => Self::Connection(text),
-            DialFailure::Tls(text) => Self::Tls(text),
+            DialFailure::Handshake(text) => Self::Handshake(text),
+            DialFailure::OwnProfile(text) => Self::OwnProfile(text),
         }
     }
 }
@@ -82,7 +86,7 @@ impl StepError {
     pub(super) fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused(line) => Some(line.code()),
-            Self::Connection(_) | Self::Tls(_) | Self::Local(_) => None,
+            Self::Connection(_) | Self::Handshake(_) | Self::OwnProfile(_) | Self::Local(_) => None,
         }
     }
 }

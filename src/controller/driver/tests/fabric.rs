@@ -230,6 +230,13 @@ impl Fabric {
         self.change(|units| units.there.get_mut(unit).unwrap().end = Some((end, detail.to_owned())));
     }
 
+    /// The control node gives a unit up of which nothing was sent.
+    pub(super) fn give_up(&self, unit: &str, detail: &str) {
+        self.change(|units| {
+            units.local.get_mut(unit).unwrap().end = Some((ChildEnd::Unsent, detail.to_owned()));
+        });
+    }
+
     /// Bytes of a unit's output that have reached the control node.
     pub(super) fn delivered(&self, unit: &str) -> usize {
         self.look(|units| units.local.get(unit).map_or(0, |local| local.output.len()))

@@ -83,6 +83,46 @@ fn a_node_that_takes_no_unit_is_told_with_what_to_look_at() {
 }
 
 #[test]
+fn what_was_not_sent_runs_elsewhere_and_the_instance_that_did_not_prove_itself_says_why() {
+    let site = Site::ready(&["e1"]);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    let jobs: Vec<_> = (0..3).map(|_| site.submit(json!({})).1).collect();
+    let first = |job| site.job(job).job.attempts.first().map(|attempt| attempt.unit.to_string());
+    for job in &jobs {
+        site.until("its unit to wait", || first(*job).is_some_and(|unit| site.fabric.is_unsent(&unit)));
+    }
+    let why = "TLS error connecting to remote service: error 42";
+    for job in &jobs {
+        site.fabric.give_up(&first(*job).unwrap(), why);
+    }
+    site.soon("e1 to say why", || site.errors("e1") == [why]);
+    for job in &jobs {
+        site.soon("it to wait again", || site.state(*job) == JobState::Pending);
+        let ending = site.job(*job).job.attempts[0].ending();
+        assert_eq!(ending, Some(crate::controller::core::Ending::NotAccepted));
+    }
+    let e1 = site.instance("e1").instance;
+    assert_eq!(
+        (e1.node_state, e1.health_failures),
+        (NodeState::Unavailable, 1),
+        "all of them are one failure"
+    );
+    // It goes on elsewhere, without a retry.
+    site.fabric.change(|units| units.nodes.insert("e2".into(), FakeNode::runner("e2")));
+    site.fabric.advertise();
+    for job in jobs {
+        let child = site.running(job);
+        site.fabric.write(&child, &whole(1, "successful"));
+        site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+        assert_eq!((site.ended(job).row.state, site.job(job).job.attempts.len()), (JobState::Successful, 2));
+    }
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
+    site.until("e1 to be ready again", || state(&site, "e1") == NodeState::Ready);
+    assert!(site.errors("e1").is_empty());
+    site.soon("nothing to be left", || site.fabric.left().is_empty());
+}
+
+#[test]
 fn a_failed_check_of_a_busy_node_ends_no_job_and_starts_none() {
     let site = Site::ready(&["e1"]);
     let (_, running) = site.submit(json!({}));
