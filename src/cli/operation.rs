@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::Context;
 use super::exit::{Exit, Failure};
 use super::table::{Column, Layout};
-use crate::rpc::operation::{OperationError, Question};
+use crate::rpc::operation::{OperationCode, OperationError, Question};
 
 /// Questions about several things that are asked at a time: a node that is busy, or far away, takes its time for each.
 const AT_ONCE: usize = 8;
@@ -18,7 +18,11 @@ impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {
         match error {
             OperationError::Call(error) => error.into(),
-            OperationError::Refused(refused) => Self::new(Exit::Failed, refused.message),
+            OperationError::Refused(refused) => {
+                // Who would have to answer cannot be reached.
+                let is_away = refused.code.known() == Some(OperationCode::OwnerAway);
+                Self::new(if is_away { Exit::Unreachable } else { Exit::Failed }, refused.message)
+            }
         }
     }
 }
@@ -79,4 +83,18 @@ pub(super) async fn each<T, A: DeserializeOwned>(
         }
     }
     last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::operation::OperationRefusal;
+
+    #[test]
+    fn who_cannot_be_reached_has_refused_nothing() {
+        for (code, exit) in [(OperationCode::OwnerAway, 69), (OperationCode::NotFound, 1)] {
+            let refused = OperationError::from(OperationRefusal::new(code, "x"));
+            assert_eq!(Failure::from(refused).exit.code(), exit, "{code:?}");
+        }
+    }
 }
