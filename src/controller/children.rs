@@ -1,11 +1,11 @@
 //! The children of jobs as units of this node's registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::time::Duration;
 
-use super::core::{ChildEnd, ChildId, JobId};
+use super::core::{ChildEnd, ChildId, InstanceName, JobId};
 use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
@@ -105,6 +105,10 @@ impl Children for RegistryChildren {
 
     fn detail(&self, unit: &str) -> Option<String> {
         self.0.watch_child(unit).ok().map(|mut watch| watch.now().detail)
+    }
+
+    fn unanswering(&self, limit: Duration) -> BTreeSet<InstanceName> {
+        self.0.unanswering(limit).iter().map(|node| node.as_str().into()).collect()
     }
 
     fn room(&self) -> Act<'_, ()> {

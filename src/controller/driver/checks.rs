@@ -33,8 +33,20 @@ impl JobDriver {
 
     /// Starts the checks that are due.
     pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
-        let registry = self.store.registry().await?;
+        let mut registry = self.store.registry().await?;
         let now = self.store.now().await?;
+        // Who is seen and answers nothing is asked anew, and its record says what comes of that: a node on the way may let
+        // pass what is said of it, and none of its streams.
+        let lost_after = self.options().timers.lost_after;
+        for name in self.children.unanswering(lost_after) {
+            let found = registry.instance_mut(&name).ok();
+            let is_due = |last: Option<Time>| last.is_none_or(|last| now.since(last) >= lost_after);
+            if let Some(record) = found.filter(|record| is_due(record.last_health_check))
+                && record.instance.node_state == NodeState::Ready
+            {
+                record.instance.request_health_check(now);
+            }
+        }
         let running = self.presence.checked();
         for name in next_checks(&registry.plain_instances(), &self.node, &running, now) {
             self.presence.begin_check(name.clone());

@@ -1,6 +1,7 @@
 //! What the driver does to the world: the mesh that it looks at, and the units that it starts there. Traits only, so
 //! that it can be driven without a mesh.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -144,6 +145,9 @@ pub trait Children: Send + Sync + 'static {
 
     /// What a unit does at the moment, for people.
     fn detail(&self, unit: &str) -> Option<String>;
+
+    /// The nodes that have answered nothing that was asked about their units for so long.
+    fn unanswering(&self, limit: Duration) -> BTreeSet<InstanceName>;
 
     /// Returns once this node's disk has room for what units read and print.
     fn room(&self) -> Act<'_, ()>;

@@ -1,7 +1,8 @@
 //! Units that are jobs, and the units that a job has: which requests go to the controller, and what it alone may do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -152,6 +153,17 @@ impl Registry {
             Some(ChildUnit { id, is_elsewhere, is_released })
         };
         self.units.all().into_iter().filter_map(child).collect()
+    }
+
+    /// The nodes that were asked about a unit here, again and again, and have answered nothing for so long.
+    pub fn unanswering(&self, limit: Duration) -> BTreeSet<String> {
+        let unanswering = |entry: Arc<Entry>| {
+            let status = entry.status();
+            let remote = status.remote().filter(|_| !status.life.state.is_final())?;
+            let silent = entry.link().unanswered_for()?;
+            (silent >= limit).then(|| remote.remote_node.to_string())
+        };
+        self.units.all().into_iter().filter_map(unanswering).collect()
     }
 
     /// The units here whose IDs begin like this, also those that nobody is shown.

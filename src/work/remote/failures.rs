@@ -86,6 +86,11 @@ impl Remotes {
         trouble: &mut Trouble,
     ) {
         tracing::info!(unit = %entry.id, ?step, %error, "remote work unit: attempt failed");
+        match error {
+            StepError::Connection(_) | StepError::Handshake(_) => entry.link().note_answered(false),
+            StepError::Refused(_) => entry.link().note_answered(true),
+            StepError::OwnProfile(_) | StepError::Local(_) => {}
+        }
         let is_unsent = entry.status().remote().is_some_and(|remote| remote.remote_unit_id.is_empty());
         let is_final = step == Step::Start && trouble.is_final(error, is_unsent, Instant::now());
         if entry.dir.is_hidden() && entry.dir.age() > FORGET {

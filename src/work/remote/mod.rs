@@ -23,6 +23,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub(crate) use self::gate::Gate;
 use super::signing::{PayloadHash, Signer, Subject};
@@ -59,6 +60,8 @@ pub(crate) struct Link {
     growth: watch::Sender<u64>,
     /// Rises whenever a connection has been of use.
     progress: AtomicU64,
+    /// Since when the other node has answered nothing.
+    unanswered: Mutex<Option<Instant>>,
     /// Rises whenever the other node tells of the unit for the first time on a connection.
     contacts: watch::Sender<u64>,
     /// Whether a driver runs. A plain lock, never held across a wait.
@@ -97,6 +100,17 @@ impl Link {
     /// A connection has been of use: the other node answered, took payload or sent output.
     fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
+        self.note_answered(true);
+    }
+
+    fn note_answered(&self, is_answer: bool) {
+        let mut since = self.unanswered.lock();
+        *since = if is_answer { None } else { since.or_else(|| Some(Instant::now())) };
+    }
+
+    /// How long the other node has answered nothing, although it was asked.
+    pub(crate) fn unanswered_for(&self) -> Option<Duration> {
+        self.unanswered.lock().map(|since| since.elapsed())
     }
 
     /// The other node said that it does not know the unit any more.

@@ -124,6 +124,8 @@ pub(super) struct Units {
     may_act: bool,
     /// Children that are released stay, as on a node that does not answer.
     pub(super) keeps_released: bool,
+    /// Nodes that have answered nothing for long.
+    pub(super) unanswering: BTreeSet<String>,
     /// How often it will fail when it looks at the mesh.
     pub(super) failures: u32,
     /// How often it will fail to follow a unit that another control node has sent.

@@ -123,6 +123,37 @@ fn what_was_not_sent_runs_elsewhere_and_the_instance_that_did_not_prove_itself_s
 }
 
 #[test]
+fn an_instance_that_is_seen_and_answers_nothing_says_so_while_its_jobs_run_on() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    let checked = || site.instance("e1").last_health_check;
+    let before = checked();
+    // One that does answer is checked, and not more often than it would be lost.
+    site.fabric.change(|units| units.unanswering.insert("e1".into()));
+    site.pass(seconds(170));
+    assert_eq!((checked() == before, state(&site, "e1")), (true, NodeState::Ready));
+    site.pass(seconds(30));
+    let again = checked();
+    assert_eq!((again == before, state(&site, "e1")), (false, NodeState::Ready));
+    site.pass(seconds(140));
+    assert_eq!(checked(), again);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    site.until("e1 to be found silent", || state(&site, "e1") == NodeState::Unavailable);
+    let errors = site.errors("e1");
+    assert!(errors[0].starts_with("no answer to the health check within 20 s: "), "{errors:?}");
+    assert_eq!((site.state(job), site.job(job).job.attempts.len()), (JobState::Running, 1));
+    site.fabric.change(|units| {
+        units.unanswering.clear();
+        units.nodes.get_mut("e1").unwrap().is_deaf = false;
+    });
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    site.until("e1 to be ready again", || state(&site, "e1") == NodeState::Ready);
+}
+
+#[test]
 fn a_failed_check_of_a_busy_node_ends_no_job_and_starts_none() {
     let site = Site::ready(&["e1"]);
     let (_, running) = site.submit(json!({}));

@@ -1,5 +1,6 @@
 //! What the driver does to the units of the fabric, and what it hears of them.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{Fabric, Local};
-use crate::controller::core::{ChildEnd, ChildId, JobId};
+use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild,
 };
@@ -88,6 +89,10 @@ impl Children for FakeChildren {
             is_absent
         });
         Box::pin(async move { Ok(is_absent) })
+    }
+
+    fn unanswering(&self, _limit: Duration) -> BTreeSet<InstanceName> {
+        self.fabric.look(|units| units.unanswering.iter().map(|node| node.as_str().into()).collect())
     }
 
     fn room(&self) -> Act<'_, ()> {
