@@ -168,10 +168,13 @@ fn certificates_keys_and_claims_are_checked() {
             "clientcas": cert("ca.crt"), "requireclientcert": true}},
         {"work-signing": cert("work.key")}, {"work-verification": cert("work.pub")},
         {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1", "tls": "s"}},
-        {"tcp-listener": {"port": port, "bindaddr": "127.0.0.2"}}]);
+        {"tcp-listener": {"port": port, "bindaddr": "127.0.0.2"}},
+        {"ip-router": {"networkname": "open", "localnet": "10.0.0.0/30"}},
+        {"ip-router": {"networkname": "closed", "localnet": "10.0.1.0/30", "accept": ["10.1.0.0/16"]}}]);
     fs::write(&config, configuration(dir.path(), "control", json!({}), fine)).unwrap();
     let (code, text) = check(&[&config]);
     assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("ip-router open: any node of the mesh gets") && !text.contains("closed"), "{text}");
 }
 
 #[test]

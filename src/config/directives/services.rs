@@ -203,6 +203,10 @@ directive! {
         local_net "localnet": LocalNet [required],
         /// networks to advertise, separated by commas
         routes: Routes,
+        /// networks of others to follow; private ones if not given
+        accept: Vec<IpNet>,
+        /// nodes whose networks to follow; all if not given
+        from_nodes "fromnodes": Vec<NodeId>,
     }
 }
 
@@ -212,6 +216,10 @@ grammar! {
     } else {
         NodeId::new(text).map(RemoteNode::Named)
     });
+}
+
+grammar! {
+    impl IpNet => IpNet = Text parsed(network);
 }
 
 grammar! {

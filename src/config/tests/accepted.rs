@@ -400,7 +400,8 @@ fn work_types_may_be_bounded() {
 fn proxies_routers_and_certificates_have_types() {
     let config = parse_text(
         "- tcp-server: {port: 0, remotenode: localhost, remoteservice: web}\n- udp-client: {service: dns, address: '1.1.1.1:53'}\n\
-         - ip-router: {networkname: net, localnet: 10.0.0.0/30, routes: '10.1.0.0/16, 10.2.0.0/16'}\n\
+         - ip-router: {networkname: net, localnet: 10.0.0.0/30, routes: '10.1.0.0/16, 10.2.0.0/16',\n\
+           accept: [10.3.4.5/16, 'fd00:3::/32'], fromnodes: b}\n\
          - unix-socket-server: {filename: /s, remotenode: a, remoteservice: b}\n\
          - work-python: {worktype: p, plugin: m, function: f, config: {a: [1, x]}}\n",
     );
@@ -410,6 +411,11 @@ fn proxies_routers_and_certificates_have_types() {
         config.ip_routers[0].routes.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["10.1.0.0/16", "10.2.0.0/16"]
     );
+    assert_eq!(
+        config.ip_routers[0].accept.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.3.0.0/16", "fd00:3::/32"]
+    );
+    assert_eq!(config.ip_routers[0].from_nodes, [NodeId::new("b").unwrap()]);
     assert_eq!(config.unix_socket_servers[0].permissions, 0o600);
     assert_eq!(
         serde_json::Value::from(config.work_python[0].plugin.clone().unwrap().config),

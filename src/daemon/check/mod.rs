@@ -217,6 +217,11 @@ impl Findings {
                 }
             }
             Component::IpRouter(router) => {
+                if router.accept.is_empty() && router.from_nodes.is_empty() {
+                    let what = "any node of the mesh gets what this machine sends to a private network, once it says that \
+                                it leads there: name the networks in `accept`, or the nodes in `fromnodes`";
+                    self.find(Severity::Warning, component, what, Some(ADVICE));
+                }
                 let taken = |name: &&String| Path::new("/sys/class/net").join(name).exists();
                 if let Some(name) = router.interface.as_ref().filter(taken).filter(|_| !self.running) {
                     let what = format!("there is an interface {name}");

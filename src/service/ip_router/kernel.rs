@@ -1,14 +1,16 @@
 //! The kernel's routes through one interface: those of the mesh, and no others.
 //!
-//! Owns the difference between the routes that were installed and those that are wanted. It adds and removes its own
-//! routes only; one that somebody else has for the same network stands and is reported once. What networks are, it does
-//! not know.
+//! Owns the difference between the routes that were installed and those that are wanted, and knows the networks of the
+//! other interfaces. It adds and removes its own routes only; one that somebody else has for the same network stands and
+//! is reported once. What may be wanted, it does not know.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
+use futures_util::TryStreamExt;
 use ipnet::IpNet;
+use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope};
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::JoinHandle;
@@ -41,15 +43,51 @@ impl Kernel {
         Ok(Self { index, handle, connection, installed: BTreeSet::new(), refused: BTreeSet::new() })
     }
 
+    /// The networks of all other interfaces, and the addresses there.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub(super) async fn networks(&self) -> io::Result<BTreeSet<IpNet>> {
+        let mut messages = self.handle.address().get().execute();
+        let mut networks = BTreeSet::new();
+        while let Some(message) = messages.try_next().await.map_err(system_error)? {
+            for attribute in message.attributes.iter().filter(|_| message.header.index != self.index) {
+                match attribute {
+                    // Of the other end, where the interface leads to a single one.
+                    AddressAttribute::Address(address) => {
+                        networks
+                            .extend(IpNet::new(*address, message.header.prefix_len).map(|net| net.trunc()));
+                    }
+                    AddressAttribute::Local(address) => {
+                        networks.insert(IpNet::from(*address));
+                    }
+                    // Of the kernel's messages, the rest is nobody's address.
+                    _ => {}
+                }
+            }
+        }
+        Ok(networks)
+    }
+
     /// Makes the kernel have a route for each of `wanted` and for nothing else. Routes that got lost come back.
     pub(super) async fn follow(&mut self, wanted: &BTreeSet<IpNet>) {
         let gone: Vec<IpNet> = self.installed.difference(wanted).copied().collect();
-        for net in gone {
+        for &net in &gone {
             self.remove(net).await;
         }
         self.refused.retain(|net| wanted.contains(net));
+        let (mut added, mut refused) = (0, None);
         for &net in wanted {
-            self.add(net).await;
+            match self.add(net).await {
+                Ok(is_new) => added += usize::from(is_new),
+                Err(error) => refused = refused.or(Some((net, error))),
+            }
+        }
+        if added + gone.len() > 0 {
+            info!(added, removed = gone.len(), routes = self.installed.len(), "routes follow the mesh");
+        }
+        if let Some((net, error)) = refused {
+            warn!(%net, %error, routes = self.refused.len(), "no route: the kernel does not take it, packets go where they went before");
         }
     }
 
@@ -58,32 +96,30 @@ impl Kernel {
         self.follow(&BTreeSet::new()).await;
     }
 
-    /// Adding a route that is there is how it is found out whether it is.
-    async fn add(&mut self, net: IpNet) {
-        let added = self.handle.route().add(self.message(net)).execute().await.map_err(system_error);
-        match added {
+    /// True for one that was not there. Adding a route is how that is found out. The error is told once.
+    async fn add(&mut self, net: IpNet) -> io::Result<bool> {
+        match self.handle.route().add(self.message(net)).execute().await.map_err(system_error) {
             Ok(()) => {
                 self.refused.remove(&net);
-                let lost = !self.installed.insert(net);
-                info!(%net, lost, "route added");
+                self.installed.insert(net);
+                debug!(%net, "route added");
+                Ok(true)
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.installed.contains(&net) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.installed.contains(&net) => {
+                Ok(false)
+            }
             Err(error) => {
                 self.installed.remove(&net);
-                if self.refused.insert(net) {
-                    warn!(%net, %error, "no route: the kernel does not take it, packets go where they went before");
-                }
+                if self.refused.insert(net) { Err(error) } else { Ok(false) }
             }
         }
     }
 
     async fn remove(&mut self, net: IpNet) {
         self.installed.remove(&net);
-        match self.handle.route().del(self.message(net)).execute().await.map_err(system_error) {
-            Ok(()) => info!(%net, "route removed"),
-            // It went with its interface.
-            Err(error) => debug!(%net, %error, "route not removed"),
-        }
+        let removed = self.handle.route().del(self.message(net)).execute().await.map_err(system_error);
+        // One that cannot be removed went with its interface.
+        debug!(%net, ?removed, "route removed");
     }
 
     fn message(&self, net: IpNet) -> RouteMessage {

@@ -1,14 +1,16 @@
 //! The IP router: a tun device whose packets travel over the mesh, to the node that offers their network.
 //!
 //! Each node advertises its networks in the tags of its service, as receptor nodes do, and gives the kernel a
-//! route for each network that another node advertises. Owns the two ways of a packet and the life of the device:
-//! `table` decides which node gets a packet, `kernel` owns the kernel's routes. A packet is lost where a link is
-//! full or nobody offers its network, as on any IP network.
+//! route for each network that another node advertises and that is accepted here. Owns the two ways of a packet and the
+//! life of the device: `table` decides what is accepted and which node gets a packet, `kernel` owns the kernel's routes,
+//! `underlay` knows where the links of the mesh lead. A packet is lost where a link is full, nobody offers its network,
+//! or it comes from a node that does not lead to its source.
 
 mod kernel;
 mod table;
+mod underlay;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -16,24 +18,30 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use ipnet::{IpNet, Ipv4Net};
 use tokio::task::coop::consume_budget;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
 use crate::mesh::LocalService;
 use crate::node::{BindError, NodeHandle, OverlaySocket};
-use crate::wire::{ConnType, MAX_PAYLOAD, ServiceName};
+use crate::os::log_limiter::LogLimiter;
+use crate::wire::{ConnType, MAX_PAYLOAD, NodeId, ServiceName};
 
 use kernel::{Kernel, KernelError};
-use table::{Table, destination};
+use table::{Acceptance, Table, ends};
+use underlay::Underlay;
 
 /// How long a burst of news is waited out before routes follow.
 const SETTLE: Duration = Duration::from_millis(100);
+/// From one time that routes follow to the next: others decide how often there are news.
+const PACE: Duration = Duration::from_secs(1);
+/// Between two lines about what others offer or send against the rules.
+const QUIET: Duration = Duration::from_secs(60);
 /// Between checks that the kernel still has its routes: taking the interface down removes them.
 const PATROL: Duration = Duration::from_secs(10);
 /// Between attempts to make a device again that somebody has taken away.
-const REST: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// How a router is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +54,10 @@ pub struct IpRouterOptions {
     pub local_net: Ipv4Net,
     /// Networks that this node leads to.
     pub routes: Vec<IpNet>,
+    /// Networks that others may lead to; private ones if there are none.
+    pub accept: Vec<IpNet>,
+    /// Nodes that may offer networks; all if there are none.
+    pub from_nodes: Vec<NodeId>,
 }
 
 /// Why a router cannot be had.
@@ -120,7 +132,7 @@ impl IpRouter {
         let Tunnel { device, kernel } = &mut self.tunnel;
         tokio::select! {
             error = into_mesh(device, &self.overlay, &table) => error,
-            error = out_of_mesh(device, &self.overlay) => error,
+            error = out_of_mesh(device, &self.overlay, &table) => error,
             () = follow(&self.node, &self.options, kernel, &table) => io::ErrorKind::BrokenPipe.into(),
         }
     }
@@ -128,7 +140,7 @@ impl IpRouter {
     async fn reopen(&mut self) {
         let mut complained = false;
         loop {
-            sleep(REST).await;
+            sleep(AGAIN).await;
             match Tunnel::open(&self.options) {
                 Ok(tunnel) => {
                     self.tunnel = tunnel;
@@ -197,7 +209,7 @@ async fn into_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwa
             }
             Err(error) => return error,
         };
-        let Some(to) = destination(packet).and_then(|to| table.load().node_for(to)) else { continue };
+        let Some(to) = ends(packet).and_then(|(_, to)| table.load().node_for(to)) else { continue };
         // A full link drops packets.
         let _dropped = overlay.try_send_to(to, overlay.service(), packet);
         consume_budget().await;
@@ -205,38 +217,86 @@ async fn into_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwa
 }
 
 /// Packets from the mesh. Ends when the device fails.
-async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket) -> io::Error {
+async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwap<Table>) -> io::Error {
+    let mut lines = LogLimiter::new(1, QUIET);
     loop {
         let Some(received) = overlay.receive().await else {
             // A node that has stopped stops its services, too.
             return std::future::pending().await;
         };
-        if destination(&received.payload).is_none() {
-            debug!("what is no IP packet is dropped");
-        } else if let Err(error) = device.send(&received.payload).await {
-            // An interface that is down takes nothing; one that is gone is noticed by its reader.
-            debug!(%error, "a packet from the mesh is dropped");
+        let from = received.header.from_node;
+        match ends(&received.payload) {
+            None => debug!("what is no IP packet is dropped"),
+            Some((source, _)) if !table.load().is_source(from, source) => {
+                if let Some(left_out) = lines.take(Instant::now()) {
+                    warn!(%source, %from, left_out, "a packet is dropped: its node does not lead to its source");
+                }
+            }
+            Some(_) => {
+                if let Err(error) = device.send(&received.payload).await {
+                    // An interface that is down takes nothing; one that is gone is noticed by its reader.
+                    debug!(%error, "a packet from the mesh is dropped");
+                }
+            }
         }
         consume_budget().await;
     }
 }
 
-/// Keeps the routes, and with them the kernel's, as the mesh advertises them.
+/// Keeps the routes, and with them the kernel's, as the mesh advertises them and as this node accepts them.
 async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
-    let own: BTreeSet<IpNet> = options.routes.iter().copied().chain([IpNet::V4(options.local_net)]).collect();
-    let mut changes = node.changes();
-    let mut cut = false;
+    let (mut changes, mut underlay) = (node.changes(), Underlay::default());
+    let (mut lines, mut told) = (LogLimiter::new(1, QUIET), None);
     loop {
-        let status = node.status().await;
-        let new = Table::of(&status, node.id(), &options.network.to_string(), &own);
-        if let Some((net, by)) = new.left_out.as_ref().filter(|_| !cut) {
-            warn!(%net, %by, limit = table::MOST, "more networks in the mesh than are followed, this one is not");
+        let since = Instant::now();
+        match kernel.networks().await {
+            Ok(machine) => {
+                let acceptance = Acceptance { options, machine, links: underlay.addresses(node).await };
+                let new = Table::of(&node.status().await, node.id(), &acceptance);
+                if let Some(refused) = new.refused.as_ref().filter(|_| new.refused != told)
+                    && lines.take(Instant::now()).is_some()
+                {
+                    let (net, node, count) = (refused.net, &refused.node, refused.count);
+                    warn!(%net, %node, why = %refused.why, count, "networks that others offer are not followed");
+                    told = new.refused.clone();
+                }
+                kernel.follow(&new.networks()).await;
+                table.store(new.into());
+            }
+            // Without them nothing new can be judged.
+            Err(error) => debug!(%error, "the kernel does not say which networks this machine has"),
         }
-        cut = new.left_out.is_some();
-        kernel.follow(&new.networks()).await;
-        table.store(new.into());
-        // Nothing new is a reason to look, too.
-        let _quiet = timeout(PATROL, changes.next()).await;
-        sleep(SETTLE).await;
+        rest(changes.next(), since).await;
+    }
+}
+
+/// Waits for news, which end at once if there are some, and for the next turn.
+async fn rest(news: impl Future<Output = ()>, since: Instant) {
+    // Nothing new is a reason to look, too.
+    let _quiet = timeout(PATROL, news).await;
+    sleep(SETTLE).await;
+    sleep_until(since + PACE).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn routes_follow_at_most_once_a_second_however_often_there_are_news() {
+        let begun = Instant::now();
+        for _ in 0..60 {
+            rest(std::future::ready(()), Instant::now()).await;
+        }
+        assert_eq!(begun.elapsed(), 60 * PACE);
+        let alone = Instant::now();
+        rest(sleep(3 * PACE), alone).await;
+        assert_eq!(
+            alone.elapsed(),
+            3 * PACE + SETTLE,
+            "a single piece of news waits for what comes with it alone"
+        );
+        rest(std::future::pending(), Instant::now()).await;
+        assert_eq!(alone.elapsed(), 3 * PACE + PATROL + 2 * SETTLE, "without any it is looked, too");
     }
 }

@@ -1,14 +1,15 @@
-//! The networks that other nodes advertise, and which of them an address is in.
+//! The networks that other nodes advertise, which of them this node follows, and which of those an address is in.
 //!
-//! A pure function of what the node knows of its mesh. The narrowest network counts, of several nodes that lead
-//! to it the nearest, of equally near ones the first by name. It has never heard of devices and kernels.
+//! A pure function of what the node knows of its mesh and its machine. The narrowest network counts, of several nodes
+//! that lead to it the nearest, of equally near ones the first by name. It has never heard of devices and kernels.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::IpRouterOptions;
 use crate::mesh::Status;
 use crate::wire::{NameHash, NodeId};
 
@@ -17,42 +18,135 @@ pub(super) const TYPE: &str = "IP Router";
 /// How the names of the tags begin that hold a network.
 const ROUTE: &str = "route";
 /// Most networks that are followed: others choose how many they advertise, and each is a route in the kernel.
-pub(super) const MOST: usize = 4096;
+const MOST: usize = 4096;
+/// What is followed if nobody says more: the networks that belong to nobody in particular.
+const PRIVATE: [IpNet; 4] =
+    [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v6(0xfc00, 7)];
+/// What is never followed, nor a network with a part of it: this host, what is on its wires, and all hosts of a group.
+const NEVER: [IpNet; 7] = [
+    v4([0, 0, 0, 0], 8),
+    v4([127, 0, 0, 0], 8),
+    v4([169, 254, 0, 0], 16),
+    v4([224, 0, 0, 0], 3),
+    v6(0, 127),
+    v6(0xfe80, 10),
+    v6(0xff00, 8),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), bits))
+}
+
+const fn v6(first: u16, bits: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), bits))
+}
+
+/// Why a network that another node offers is not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotFollowed {
+    #[error("`fromnodes` does not name the node")]
+    Node,
+    #[error("it is, or has a part of, a default route, loopback, link-local or multicast addresses")]
+    Never,
+    #[error("it is in no network of `accept`, which are the private ones if none are given")]
+    NotAccepted,
+    #[error("this node leads to it: name it in `accept` if another one is to lead to a part")]
+    Own,
+    #[error("an interface of this machine is in it")]
+    Machine,
+    #[error("the address of a link of the mesh is in it")]
+    Link,
+    #[error("more networks are offered than are followed")]
+    TooMany,
+}
+
+/// What decides which offers are followed.
+pub(super) struct Acceptance<'a> {
+    pub(super) options: &'a IpRouterOptions,
+    /// The networks of this machine's other interfaces, and its addresses.
+    pub(super) machine: BTreeSet<IpNet>,
+    /// The addresses that links of the mesh lead to.
+    pub(super) links: BTreeSet<IpAddr>,
+}
+
+impl Acceptance<'_> {
+    /// Others offer, this node decides.
+    fn refusal(&self, node: &NodeId, net: &IpNet) -> Option<NotFollowed> {
+        let IpRouterOptions { accept, from_nodes, .. } = self.options;
+        let is_within = |nets: &[IpNet]| nets.iter().any(|whole| whole.contains(net));
+        let is_for_all = |net: &IpNet| NEVER.iter().any(|part| net.contains(part));
+        // A part of it that is named by itself is given away on purpose.
+        let is_given = |whole: &IpNet| {
+            accept.iter().any(|part| part != whole && whole.contains(part) && part.contains(net))
+        };
+        // The kernel takes the narrowest network.
+        let is_on_wire = |address: &IpAddr| self.machine.iter().any(|held| held.contains(address));
+        let mut own = self.own().filter(|whole| whole.contains(net));
+        if !from_nodes.is_empty() && !from_nodes.contains(node) {
+            Some(NotFollowed::Node)
+        } else if is_within(&NEVER) || is_for_all(net) {
+            Some(NotFollowed::Never)
+        } else if own.any(|whole| !is_for_all(&whole) && !is_given(&whole)) {
+            Some(NotFollowed::Own)
+        } else if !is_within(if accept.is_empty() { &PRIVATE[..] } else { accept.as_slice() }) {
+            Some(NotFollowed::NotAccepted)
+        } else if self.machine.iter().any(|held| held.contains(net)) {
+            Some(NotFollowed::Machine)
+        } else if self.links.iter().any(|link| net.contains(link) && !is_on_wire(link)) {
+            Some(NotFollowed::Link)
+        } else {
+            None
+        }
+    }
+
+    /// The networks that this node leads to.
+    fn own(&self) -> impl Iterator<Item = IpNet> {
+        self.options.routes.iter().copied().chain([IpNet::V4(self.options.local_net)])
+    }
+}
+
+/// The networks that are not followed, by the first of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    pub(super) net: IpNet,
+    pub(super) node: NodeId,
+    pub(super) why: NotFollowed,
+    pub(super) count: usize,
+}
 
 /// All networks in reach.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Narrow networks first.
-    routes: Vec<(IpNet, NameHash)>,
-    /// A network that was left out because there are too many, and the node that offers it.
-    pub(super) left_out: Option<(IpNet, NodeId)>,
+    /// Narrow networks first, each with the nodes that offer it, the nearest first.
+    routes: Vec<(IpNet, Vec<NameHash>)>,
+    pub(super) refused: Option<LeftOut>,
 }
 
 impl Table {
-    /// The networks that other nodes in reach offer under that name, without those that this node offers itself.
-    pub(super) fn of(status: &Status, own: &NodeId, network: &str, own_nets: &BTreeSet<IpNet>) -> Self {
-        let costs = status.path_costs(own);
-        let mut left_out = None;
-        let mut best: BTreeMap<IpNet, (f64, &NodeId)> = BTreeMap::new();
-        for (node, net) in offered(status, network) {
+    /// The networks that other nodes in reach offer under that name, as far as they are accepted.
+    pub(super) fn of(status: &Status, own: &NodeId, acceptance: &Acceptance<'_>) -> Self {
+        let (costs, network) = (status.path_costs(own), acceptance.options.network.to_string());
+        let mut refused: Option<LeftOut> = None;
+        let mut offers: BTreeMap<IpNet, Vec<(f64, &NodeId)>> = BTreeMap::new();
+        for (node, net) in offered(status, &network) {
             let Some(&cost) = costs.get(node).filter(|_| status.routing_table.contains_key(node)) else {
                 continue;
             };
-            if own_nets.contains(&net) {
+            // Several nodes that lead to the same network are nothing unusual.
+            if acceptance.own().any(|own| own == net) {
                 continue;
             }
-            if best.len() >= MOST && !best.contains_key(&net) {
-                left_out = Some((net, node.clone()));
-                break;
-            }
-            let nearest = best.entry(net).or_insert((cost, node));
-            if (cost, node) < *nearest {
-                *nearest = (cost, node);
+            let full = (offers.len() >= MOST && !offers.contains_key(&net)).then_some(NotFollowed::TooMany);
+            match acceptance.refusal(node, &net).or(full) {
+                None => offers.entry(net).or_default().push((cost, node)),
+                Some(why) => {
+                    refused.get_or_insert(LeftOut { net, node: node.clone(), why, count: 0 }).count += 1;
+                }
             }
         }
-        let mut routes: Vec<_> = best.into_iter().map(|(net, (_, node))| (net, node.hash())).collect();
+        let mut routes: Vec<_> = offers.into_iter().map(|(net, nodes)| (net, nearest_first(nodes))).collect();
         routes.sort_by_key(|(net, _)| (Reverse(net.prefix_len()), *net));
-        Self { routes, left_out }
+        Self { routes, refused }
     }
 
     pub(super) fn networks(&self) -> BTreeSet<IpNet> {
@@ -61,8 +155,23 @@ impl Table {
 
     /// The node that leads to an address.
     pub(super) fn node_for(&self, address: IpAddr) -> Option<NameHash> {
-        self.routes.iter().find(|(net, _)| net.contains(&address)).map(|(_, node)| *node)
+        self.nodes_for(address)?.first().copied()
     }
+
+    /// Whether a node may send packets from an address: one that leads to it, though not the nearest.
+    pub(super) fn is_source(&self, node: NameHash, address: IpAddr) -> bool {
+        self.nodes_for(address).is_some_and(|nodes| nodes.contains(&node))
+    }
+
+    fn nodes_for(&self, address: IpAddr) -> Option<&[NameHash]> {
+        self.routes.iter().find(|(net, _)| net.contains(&address)).map(|(_, nodes)| nodes.as_slice())
+    }
+}
+
+fn nearest_first(mut nodes: Vec<(f64, &NodeId)>) -> Vec<NameHash> {
+    nodes.sort_by(|(a, left), (b, right)| a.total_cmp(b).then(left.cmp(right)));
+    nodes.dedup();
+    nodes.into_iter().map(|(_, node)| node.hash()).collect()
 }
 
 fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'a NodeId, IpNet)> {
@@ -77,16 +186,19 @@ fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'
     })
 }
 
-/// The destination of an IP packet; `None` for anything else.
-pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
+/// Source and destination of an IP packet; `None` for anything else.
+pub(super) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
-            let bytes: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
-            Some(Ipv4Addr::from(bytes).into())
+            let at =
+                |from: usize| packet.get(from..from + 4)?.try_into().ok().map(|bytes: [u8; 4]| bytes.into());
+            Some((at(12)?, at(16)?))
         }
         6 => {
-            let bytes: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-            Some(Ipv6Addr::from(bytes).into())
+            let at = |from: usize| {
+                packet.get(from..from + 16)?.try_into().ok().map(|bytes: [u8; 16]| bytes.into())
+            };
+            Some((at(8)?, at(24)?))
         }
         _ => None,
     }
@@ -138,8 +250,119 @@ mod tests {
 
     const ROUTER: (&str, &str) = ("type", "IP Router");
 
+    fn options() -> IpRouterOptions {
+        IpRouterOptions {
+            network: ServiceName::new("net").unwrap(),
+            interface: None,
+            local_net: "10.0.0.0/30".parse().unwrap(),
+            routes: vec![net("10.50.0.0/16")],
+            accept: Vec::new(),
+            from_nodes: Vec::new(),
+        }
+    }
+
+    fn table_with(status: &Status, options: &IpRouterOptions) -> Table {
+        let acceptance = Acceptance {
+            options,
+            machine: BTreeSet::from(["192.168.7.0/24", "192.168.7.9/32", "203.0.113.0/24"].map(net)),
+            links: BTreeSet::from(["10.9.9.9", "203.0.113.5"].map(|link| link.parse().unwrap())),
+        };
+        Table::of(status, &node("me"), &acceptance)
+    }
+
     fn table(status: &Status) -> Table {
-        Table::of(status, &node("me"), "net", &BTreeSet::from([net("10.0.0.0/30")]))
+        table_with(status, &options())
+    }
+
+    /// Each network, offered alone, and why it is not followed.
+    #[test]
+    fn others_offer_and_this_node_decides() {
+        use NotFollowed::{Link, Machine, Never, Node, NotAccepted, Own};
+        let verdicts = |options: &IpRouterOptions, expected: &[(&str, Option<NotFollowed>)]| {
+            for (offered, why) in expected {
+                let ads = vec![ad("a", &[ROUTER, ("network", "net"), ("route_0", offered)])];
+                let table = table_with(&status(&[("a", 1.0)], ads), options);
+                let told = table.refused.as_ref().map(|refused| refused.why);
+                assert_eq!(told, *why, "{offered}");
+                assert_eq!(table.networks().len(), usize::from(why.is_none()), "{offered}");
+            }
+        };
+        let never = [
+            ("0.0.0.0/0", Some(Never)),
+            ("0.0.0.0/1", Some(Never)),
+            ("128.0.0.0/1", Some(Never)),
+            ("127.0.0.0/8", Some(Never)),
+            ("127.0.0.53/32", Some(Never)),
+            ("169.254.169.254/32", Some(Never)),
+            ("224.0.0.0/4", Some(Never)),
+            ("255.255.255.255/32", Some(Never)),
+            ("::/0", Some(Never)),
+            ("::1/128", Some(Never)),
+            ("fe80::/64", Some(Never)),
+            ("ff02::/16", Some(Never)),
+            ("10.50.7.0/24", Some(Own)),
+            ("10.0.0.1/32", Some(Own)),
+            ("192.168.7.9/32", Some(Machine)),
+            ("192.168.7.128/25", Some(Machine)),
+            ("192.168.7.0/24", Some(Machine)),
+            ("10.9.9.9/32", Some(Link)),
+            ("10.9.0.0/16", Some(Link)),
+        ];
+        verdicts(&options(), &never);
+        verdicts(
+            &options(),
+            &[
+                ("10.1.0.0/16", None),
+                ("172.16.0.0/12", None),
+                ("192.168.0.0/16", None),
+                ("fd00:1::/64", None),
+                ("172.0.0.0/8", Some(NotAccepted)),
+                ("8.8.8.8/32", Some(NotAccepted)),
+                ("192.0.2.1/32", Some(NotAccepted)),
+                ("100.64.0.0/10", Some(NotAccepted)),
+                ("2001:db8::/32", Some(NotAccepted)),
+            ],
+        );
+        // Whoever names everything still gives nothing away that holds the mesh and the machine together.
+        let all = IpRouterOptions { accept: ["0.0.0.0/0", "::/0"].map(net).to_vec(), ..options() };
+        verdicts(&all, &never);
+        verdicts(&all, &[("8.8.8.0/24", None), ("203.0.0.0/16", None), ("203.0.113.5/32", Some(Machine))]);
+        let some = IpRouterOptions {
+            accept: vec![net("10.1.0.0/16"), net("198.51.100.0/24")],
+            from_nodes: vec![node("a")],
+            ..options()
+        };
+        verdicts(
+            &some,
+            &[
+                ("10.1.2.0/24", None),
+                ("198.51.100.0/24", None),
+                ("10.0.0.0/8", Some(NotAccepted)),
+                ("10.2.0.0/16", Some(NotAccepted)),
+            ],
+        );
+        let given = IpRouterOptions { accept: ["10.0.0.0/8", "10.50.7.0/24"].map(net).to_vec(), ..options() };
+        verdicts(&given, &[("10.50.7.0/25", None), ("10.50.8.0/24", Some(Own))]);
+        let exit = IpRouterOptions { routes: vec![net("0.0.0.0/0")], ..options() };
+        verdicts(&exit, &[("10.50.8.0/24", None), ("10.0.0.1/32", Some(Own))]);
+        let others = IpRouterOptions { from_nodes: vec![node("b")], ..options() };
+        verdicts(&others, &[("10.1.0.0/16", Some(Node))]);
+    }
+
+    #[test]
+    fn a_packet_comes_from_a_node_that_leads_to_its_source() {
+        let nets = |net| [ROUTER, ("network", "net"), ("route_0", net)];
+        let ads =
+            vec![ad("a", &nets("10.1.0.0/16")), ad("b", &nets("10.1.2.0/24")), ad("c", &nets("10.1.2.0/24"))];
+        let table = table(&status(&[("a", 1.0), ("b", 1.0), ("c", 2.0), ("d", 1.0)], ads));
+        let may = |from: &str, source: &str| table.is_source(node(from).hash(), source.parse().unwrap());
+        assert!(may("a", "10.1.9.9") && may("b", "10.1.2.9"));
+        assert!(may("c", "10.1.2.9"), "also by the way that this node does not take");
+        assert!(!may("a", "10.1.2.9"), "a wider network gives no right to a narrower one");
+        for stolen in ["8.8.8.8", "10.50.1.1", "10.0.0.1", "127.0.0.1", "192.168.7.9"] {
+            assert!(!["a", "b", "c", "d"].iter().any(|from| may(from, stolen)), "{stolen}");
+        }
+        assert!(!may("d", "10.1.9.9"));
     }
 
     #[test]
@@ -181,25 +404,26 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let tags: Vec<(String, String)> = (0..MOST + 9)
-            .map(|i| (format!("route_{i}"), format!("10.{}.{}.0/24", i / 256, i % 256)))
+            .map(|i| (format!("route_{i}"), format!("10.{}.{}.0/24", 100 + i / 256, i % 256)))
             .collect();
         let mut tags: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tags.extend([ROUTER, ("network", "net")]);
         let table = table(&status(&[("a", 1.0)], vec![ad("a", &tags)]));
         assert_eq!(table.networks().len(), MOST);
-        assert_eq!(table.left_out.unwrap().1, node("a"));
+        let refused = table.refused.unwrap();
+        assert_eq!((refused.why, refused.count, refused.node), (NotFollowed::TooMany, 9, node("a")));
     }
 
     #[test]
     fn what_is_no_packet_goes_nowhere() {
         let mut four = [0; 20];
-        (four[0], four[16]) = (0x45, 10);
-        assert_eq!(destination(&four), Some("10.0.0.0".parse().unwrap()));
+        (four[0], four[12], four[16]) = (0x45, 9, 10);
+        assert_eq!(ends(&four), Some(("9.0.0.0".parse().unwrap(), "10.0.0.0".parse().unwrap())));
         let mut six = [0; 40];
-        (six[0], six[24]) = (0x60, 0xfd);
-        assert_eq!(destination(&six), Some("fd00::".parse().unwrap()));
+        (six[0], six[8], six[24]) = (0x60, 0xfc, 0xfd);
+        assert_eq!(ends(&six), Some(("fc00::".parse().unwrap(), "fd00::".parse().unwrap())));
         for bad in [&[][..], &four[..19], &six[..39], &[0x50; 60]] {
-            assert_eq!(destination(bad), None);
+            assert_eq!(ends(bad), None);
         }
     }
 }
