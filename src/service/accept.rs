@@ -1,13 +1,16 @@
 //! The two accept loops of stream proxies: from a local listener into the mesh, and from a service of the mesh outward.
 //!
-//! Owns how many connections there may be, of one neighbour too, and that no connection, target or listener in trouble
-//! holds up the others. The kind of socket is the caller's.
+//! Owns how many connections there may be, of one neighbour too, whose turn it is to dial, and that no connection, target
+//! or listener in trouble holds up the others. The kind of socket is the caller's.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +25,13 @@ use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
 
 /// Connections of one neighbour at a time, at one proxy; more are refused. All neighbours together have twice as many.
-const MOST: usize = 16_384;
+pub(super) const MOST: usize = 16_384;
+/// Dials under way at a time, at one proxy.
+const DIALS: usize = 32;
+/// Dials under way at a time for clients of one host.
+const DIALS_OF_ONE: usize = 8;
+/// How long a connection may wait for its turn to dial.
+const TURN_LIMIT: Duration = Duration::from_secs(30);
 /// Pause after the system could not accept, out of descriptors as a rule.
 const REST: Duration = Duration::from_millis(200);
 /// How long a target may take to accept a connection.
@@ -57,7 +66,7 @@ pub(super) struct Target {
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
 pub(super) async fn inward(source: impl Source, target: Target, stop: CancellationToken) {
-    let mut crowd = Crowd::new(stop);
+    let (mut crowd, mut turns) = (Crowd::new(MOST, stop), DialTurns::new());
     loop {
         let accepted = tokio::select! {
             () = crowd.stop.cancelled() => break,
@@ -66,10 +75,12 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
         match accepted {
             Ok((socket, peer, host)) => {
                 // One too many is closed.
-                let Some(place) = crowd.place(&host.map(network_of)) else { continue };
+                let host = host.map(network_of);
+                let Some(place) = crowd.place(&host) else { continue };
+                let turn = turns.next(host);
                 let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
                 crowd.spawn(place, async move {
-                    let dialled = stop.run_until_cancelled(open_both(opening, target, peer)).await;
+                    let dialled = stop.run_until_cancelled(open_both(opening, turn, target, peer)).await;
                     if let Some(Some((socket, stream))) = dialled {
                         copy(socket, stream, stop).await;
                     }
@@ -88,33 +99,62 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
 /// Makes a local connection ready and opens the stream that it goes on by, or says why not.
 async fn open_both<L: Local>(
     opening: impl Future<Output = io::Result<L>>,
+    turn: impl Future<Output = [Option<OwnedSemaphorePermit>; 2]>,
     target: Target,
     peer: String,
 ) -> Option<(L, MeshStream)> {
     debug!(peer, node = %target.node, service = %target.service, "proxy connection");
     let refused = |error: io::Error| warn!(peer, %error, "proxy connection refused");
     let socket = opening.await.map_err(refused).ok()?;
-    match target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await {
-        Ok(stream) => Some((socket, stream)),
-        Err(error) => {
-            refused(error.into());
-            socket.abort();
-            None
+    let late =
+        |_elapsed| refused(io::Error::other("as many dials as there may be are under way, and do not end"));
+    let _turn = timeout(TURN_LIMIT, turn).await.map_err(late).ok()?;
+    let dialled = target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await;
+    Some((socket, dialled.map_err(|error| refused(error.into())).ok()?))
+}
+
+/// Whose turn it is to dial. Hosts whose clients wait take turns, whatever number of clients each has.
+struct DialTurns {
+    all: Arc<Semaphore>,
+    by_host: BTreeMap<Option<IpAddr>, Arc<Semaphore>>,
+}
+
+impl DialTurns {
+    fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(DIALS)), by_host: BTreeMap::new() }
+    }
+
+    /// Waits for the turn of one more client of a host, which lasts until what this returns is dropped. Both queues are
+    /// served in the order of arrival, and a host has no more than its share in the second one.
+    fn next(
+        &mut self,
+        host: Option<IpAddr>,
+    ) -> impl Future<Output = [Option<OwnedSemaphorePermit>; 2]> + Send + use<> {
+        if !self.by_host.contains_key(&host) {
+            self.by_host.retain(|_, turns| Arc::strong_count(turns) > 1);
+        }
+        let of_host = self.by_host.entry(host).or_insert_with(|| Arc::new(Semaphore::new(DIALS_OF_ONE)));
+        let (of_host, of_all) = (of_host.clone(), self.all.clone());
+        async move {
+            let of_host = of_host.acquire_owned().await.ok();
+            [of_host, of_all.acquire_owned().await.ok()]
         }
     }
 }
 
 /// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which get
-/// a token of their own, and closes the service.
+/// a token of their own, and closes the service. A neighbour may have `most` streams at a time, all together twice as
+/// many.
 pub(super) async fn outward<F>(
     node: &NodeHandle,
     mut listener: StreamListener,
+    most: usize,
     serve: impl Fn(MeshStream, CancellationToken) -> F,
     stop: CancellationToken,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let mut crowd: Crowd<Option<CountedBy>> = Crowd::new(stop);
+    let mut crowd: Crowd<Option<CountedBy>> = Crowd::new(most, stop);
     loop {
         let stream = tokio::select! {
             () = crowd.stop.cancelled() => break,
@@ -151,6 +191,7 @@ pub(super) async fn join<L: Local>(
 /// The connections of one proxy, whose neighbours are told apart by `K`.
 struct Crowd<K: Ord + Clone> {
     stop: CancellationToken,
+    most: usize,
     places: Places<K>,
     tasks: TaskTracker,
     /// The last one was refused: it is told once.
@@ -158,15 +199,15 @@ struct Crowd<K: Ord + Clone> {
 }
 
 impl<K: Ord + Clone + Send + 'static> Crowd<K> {
-    fn new(stop: CancellationToken) -> Self {
-        Self { stop, places: Places::new(MOST), tasks: TaskTracker::new(), is_full: false }
+    fn new(most: usize, stop: CancellationToken) -> Self {
+        Self { stop, most, places: Places::new(most), tasks: TaskTracker::new(), is_full: false }
     }
 
     /// A place for one more of a neighbour's connections.
     fn place(&mut self, neighbour: &K) -> Option<Share<K>> {
         let place = self.places.take(neighbour);
         if place.is_none() && !self.is_full {
-            warn!(connections = MOST, "a neighbour has as many connections to a proxy as it may have");
+            warn!(connections = self.most, "a neighbour has as many connections to a proxy as it may have");
         }
         self.is_full = place.is_none();
         place
@@ -182,5 +223,60 @@ impl<K: Ord + Clone + Send + 'static> Crowd<K> {
     async fn end(self) {
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Lets clients of hosts dial, each for a second, and gives the order in which they come to their turn.
+    async fn order_of(clients: &[u8]) -> Vec<u8> {
+        let (mut turns, (seen, mut order)) = (DialTurns::new(), mpsc::unbounded_channel());
+        for &host in clients {
+            let (turn, seen) = (turns.next(Some([127, 0, 0, host].into())), seen.clone());
+            tokio::spawn(async move {
+                let _turn = turn.await;
+                seen.send(host).unwrap();
+                sleep(Duration::from_secs(1)).await;
+            });
+        }
+        drop(seen);
+        let mut all = Vec::new();
+        while order.recv_many(&mut all, usize::MAX).await > 0 {}
+        all
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_with_a_thousand_clients_keeps_no_other_waiting() {
+        let order = order_of(&[&[1; 1000][..], &[2]].concat()).await;
+        assert_eq!(order.len(), 1001);
+        assert_eq!(order.iter().position(|&host| host == 2), Some(8), "it does not wait at all");
+        let begun = tokio::time::Instant::now();
+        order_of(&[1; 80]).await;
+        assert_eq!(begun.elapsed().as_secs(), 10, "8 at a time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_take_turns_and_a_proxy_dials_for_32_clients_at_a_time() {
+        let crowd: Vec<u8> = (1..=10).flat_map(|host| [host; 100]).chain([11]).collect();
+        let begun = tokio::time::Instant::now();
+        let order = order_of(&crowd).await;
+        assert!(begun.elapsed().as_secs() >= 1001 / 32, "never more");
+        let at = order.iter().position(|&host| host == 11).unwrap();
+        assert!(at <= 80, "one turn of each host is before it: {at}");
+    }
+
+    #[test]
+    fn hosts_without_clients_are_forgotten() {
+        let mut turns = DialTurns::new();
+        let kept = turns.next(Some([127, 0, 0, 1].into()));
+        for host in 2..100 {
+            drop(turns.next(Some([127, 0, 0, host].into())));
+        }
+        assert_eq!(turns.by_host.len(), 2);
+        drop(kept);
     }
 }

@@ -1,9 +1,10 @@
 //! The command service: each stream of a service gets a command on a terminal of its own.
 //!
 //! Owns the command's session, from the terminal to the last of its processes: when the stream ends, none of them
-//! is left, and when the command ends, all that it said arrives. What the command is, is not known here.
+//! is left, and when the command ends, all that it said arrives. Sessions that end together are swept together. What the
+//! command is, is not known here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::pin::pin;
@@ -14,6 +15,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -24,6 +27,8 @@ use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
 
+/// Terminals of one neighbour at a time; all neighbours together have twice as many.
+const MOST: usize = 32;
 /// The terminal's size, for programs that ask: streams carry no size.
 const SIZE: (u16, u16) = (24, 80);
 /// The character that a terminal's user types to end the input.
@@ -75,17 +80,17 @@ impl CommandService {
 
     /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let words = self.words;
-        accept::outward(&self.node, self.listener, |stream, stop| serve(words.clone(), stream, stop), stop)
-            .await;
+        let (words, sweeper) = (self.words, Sweeper::spawn());
+        let serve = |stream, stop| serve(words.clone(), sweeper.clone(), stream, stop);
+        accept::outward(&self.node, self.listener, MOST, serve, stop).await;
     }
 }
 
 /// One stream's command, from its start to the end of its session.
-async fn serve(words: Vec<String>, mut stream: MeshStream, stop: CancellationToken) {
+async fn serve(words: Vec<String>, sweeper: Sweeper, mut stream: MeshStream, stop: CancellationToken) {
     match start(&words) {
         Ok((read, write, child)) => {
-            let session = CommandSession::new(child);
+            let session = CommandSession::new(child, sweeper);
             let talk = converse(read, write, &mut stream, &session);
             // The terminal hangs up when the talk is dropped.
             match stop.run_until_cancelled(talk).await {
@@ -138,7 +143,7 @@ async fn converse(
             () = &mut exited, if !has_exited => {
                 has_exited = true;
                 // Another process with the terminal open would hide the end of the output.
-                session.kill();
+                session.kill().await;
             }
             () = &mut gone, if heard_all => return,
         }
@@ -179,12 +184,13 @@ async fn hear(mut stream: impl AsyncRead + Unpin, mut terminal: OwnedWritePty) -
 struct CommandSession {
     leader: Option<Pid>,
     child: Child,
+    sweeper: Sweeper,
 }
 
 impl CommandSession {
-    fn new(child: Child) -> Self {
+    fn new(child: Child, sweeper: Sweeper) -> Self {
         let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        Self { leader, child }
+        Self { leader, child, sweeper }
     }
 
     /// Waits for the leader's end without taking its exit status: as long as nobody does, its number is not given
@@ -198,15 +204,12 @@ impl CommandSession {
         }
     }
 
-    /// Kills what is left of the session.
-    fn kill(&self) -> bool {
-        let Some(leader) = self.leader else { return false };
-        let members = members(leader);
-        for &member in &members {
-            // One that has just ended needs no signal.
-            let _gone = kill_process(member, Signal::KILL);
+    /// Kills what is left of the session; false if nothing was.
+    async fn kill(&self) -> bool {
+        match self.leader {
+            Some(leader) => self.sweeper.kill(leader).await,
+            None => false,
         }
-        !members.is_empty()
     }
 
     /// Ends the session whose terminal has hung up: in good order if it likes, and otherwise not.
@@ -214,7 +217,7 @@ impl CommandSession {
         let _in_time = timeout(GRACE, self.exited()).await;
         // A process that is starting another may be ahead of one round.
         for _ in 0..50 {
-            if !self.kill() {
+            if !self.kill().await {
                 break;
             }
             sleep(Duration::from_millis(20)).await;
@@ -232,20 +235,54 @@ impl CommandSession {
     }
 }
 
-/// The living processes of a session.
-fn members(leader: Pid) -> Vec<Pid> {
-    let Ok(processes) = fs::read_dir("/proc") else { return vec![leader] };
-    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter_map(Pid::from_raw).filter(|&process| belongs(process, leader)).collect()
+/// Kills sessions, all that are to end at a time by one look at the processes of this machine. Clones are the same.
+#[derive(Clone)]
+struct Sweeper(mpsc::Sender<(Pid, oneshot::Sender<bool>)>);
+
+impl Sweeper {
+    /// Ends with the last clone.
+    fn spawn() -> Self {
+        let (sender, mut asked) = mpsc::channel::<(Pid, oneshot::Sender<bool>)>(2 * MOST);
+        tokio::spawn(async move {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, 2 * MOST).await > 0 {
+                let leaders: BTreeSet<i32> = batch.iter().map(|(leader, _)| leader.as_raw_pid()).collect();
+                let swept = spawn_blocking(move || kill_sessions(&leaders)).await.unwrap_or_default();
+                for (leader, answer) in batch.drain(..) {
+                    let _nobody_waits = answer.send(swept.contains(&leader.as_raw_pid()));
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    /// False if the session had no living process.
+    async fn kill(&self, leader: Pid) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.0.send((leader, answer)).await.is_ok() && answered.await.unwrap_or(false)
+    }
 }
 
-/// Fields behind the name, which may hold anything: state, parent, group, session.
-fn belongs(process: Pid, leader: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
-    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
-    let fields: Vec<&str> = fields.split(' ').collect();
-    match fields[..] {
-        [state, _, _, session, ..] => state != "Z" && session.parse() == Ok(leader.as_raw_nonzero().get()),
-        _ => false,
+/// Kills all living processes of these sessions; those that had some.
+fn kill_sessions(leaders: &BTreeSet<i32>) -> BTreeSet<i32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut swept = BTreeSet::new();
+    for process in numbers.filter_map(Pid::from_raw) {
+        if let Some(session) = session_of(process).filter(|session| leaders.contains(session)) {
+            // One that has just ended needs no signal.
+            let _gone = kill_process(process, Signal::KILL);
+            swept.insert(session);
+        }
     }
+    swept
+}
+
+/// The session of a living process. Fields behind the name, which may hold anything: state, parent, group, session.
+fn session_of(process: Pid) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    fields.nth(2)?.parse().ok().filter(|_| state != "Z")
 }

@@ -12,6 +12,7 @@ mod copy;
 mod flows;
 mod ip_router;
 mod link_test;
+mod pulse;
 mod tcp;
 mod udp;
 mod unix;

@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::accept::{self, Arrival, Source, Target};
 use super::copy::Local;
@@ -98,9 +98,21 @@ impl ByteStream for Secured<TcpStream> {
 }
 
 impl Local for Box<dyn ByteStream> {
-    fn abort(self) {
-        // Without a lingering time the kernel closes with a reset. If it refuses, the close looks like an end.
-        let _only_looks_clean = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+    fn complete(&self) {
+        linger(self.tcp(), None);
+    }
+}
+
+/// A connection that is ready to carry bytes. A handshake before that says itself why it ends.
+fn ready(stream: impl ByteStream + 'static) -> Box<dyn ByteStream> {
+    // With no time to linger the kernel closes with a reset, also for a process that is killed.
+    linger(stream.tcp(), Some(Duration::ZERO));
+    Box::new(stream)
+}
+
+fn linger(socket: &TcpStream, time: Option<Duration>) {
+    if let Err(error) = SockRef::from(socket).set_linger(time) {
+        debug!(%error, "the close of a proxy's connection may look like another one than it is");
     }
 }
 
@@ -114,8 +126,8 @@ impl Source for Port {
     ) -> impl Future<Output = io::Result<Box<dyn ByteStream>>> + Send + 'static {
         let tls = self.tls.clone();
         async move {
-            let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn ByteStream>) };
-            Ok(Box::new(profile.accept(socket).await?.ending_like_tcp()) as Box<dyn ByteStream>)
+            let Some(profile) = tls else { return Ok(ready(socket)) };
+            Ok(ready(profile.accept(socket).await?.ending_like_tcp()))
         }
     }
 
@@ -166,12 +178,12 @@ impl TcpClient {
             let connect = async move {
                 let socket = TcpStream::connect(&address).await?;
                 os::tcp::tune(&socket, &KEEPALIVE);
-                let Some(profile) = tls else { return Ok(Box::new(socket) as Box<dyn ByteStream>) };
+                let Some(profile) = tls else { return Ok(ready(socket)) };
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-                Ok(Box::new(profile.connect(socket, host).await?.ending_like_tcp()) as Box<dyn ByteStream>)
+                Ok(ready(profile.connect(socket, host).await?.ending_like_tcp()))
             };
             accept::join(connect, stream, target, stop)
         };
-        accept::outward(&self.node, self.listener, serve, stop).await;
+        accept::outward(&self.node, self.listener, accept::MOST, serve, stop).await;
     }
 }

@@ -102,6 +102,6 @@ impl UnixSocketClient {
             let target = path.to_string_lossy().into_owned();
             accept::join(UnixStream::connect(path.clone()), stream, target, stop)
         };
-        accept::outward(&self.node, self.listener, serve, stop).await;
+        accept::outward(&self.node, self.listener, accept::MOST, serve, stop).await;
     }
 }

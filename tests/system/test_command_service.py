@@ -1,4 +1,4 @@
-"""A command of a command service that cannot be killed delays neither a reload nor the stop.
+"""Commands of a command service that do not end, or end all at once, delay nobody.
 
 A process that waits in the kernel for a dead file system looks to its parent like one whose end a debugger has not
 passed on. The test uses the latter: killed, but never reaped.
@@ -8,10 +8,13 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import socket
+import struct
+import time
 
 import pytest
 
-from mesh import PATIENCE, until
+from mesh import PATIENCE, free_port, until
 
 PTRACE_SEIZE, WALL = 0x4206, 0x40000000
 
@@ -55,3 +58,48 @@ def test_a_command_that_does_not_end_delays_nothing(mesh, ending):
         finally:
             # The tracer takes its end; after that its parent sees it.
             os.waitpid(command, os.WNOHANG | WALL)
+
+
+def test_terminals_are_bounded_and_end_together(mesh):
+    """Each has four children that ignore the hang-up. A status takes no longer while all of them are killed."""
+    port = free_port()
+    service = {"command-service": {"service": "term", "command": "sh"}}
+    entrance = {"bindaddr": "127.0.0.1", "port": port, "remotenode": "localhost", "remoteservice": "term"}
+    node = mesh.add("us", ["local-only", service, {"tcp-server": entrance}]).start()
+    with contextlib.ExitStack() as stack:
+        terminals = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(100)]
+        for terminal in terminals:
+            with contextlib.suppress(OSError):
+                terminal.sendall(b"trap '' HUP; for i in 1 2 3 4; do sleep 1001 & done; echo rea''dy; wait\n")
+        served = sum(is_ready(terminal) for terminal in terminals)
+        for terminal in terminals:
+            # Closed by a reset: an end alone would let a command say more.
+            terminal.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    longest, begun = 0, time.monotonic()
+
+    def ended():
+        nonlocal longest
+        asked = time.monotonic()
+        node.status()
+        longest = max(longest, time.monotonic() - asked)
+        return not any(name(pid) in {"sh", "sleep"} for pid in mesh.processes())
+
+    until("all of them to end", ended, 90)
+    print(f"{served} terminals ended in {time.monotonic() - begun:.1f} s, the longest status took {longest:.1f} s")
+    assert 1 <= served <= 64
+    assert longest < 2
+
+
+def name(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    return None
+
+
+def is_ready(terminal):
+    """Whether a terminal's command runs; others are refused."""
+    said = b""
+    with contextlib.suppress(OSError):
+        while b"ready" not in said and (more := terminal.recv(4096)):
+            said += more
+    return b"ready" in said
