@@ -2,9 +2,12 @@
 //!
 //! Levels are receptor's names; what other crates log shows from `debug` on. Values are fields, never part
 //! of the sentence. The level can change while the process runs. A thread of its own writes the lines, so that whoever
-//! takes them too slowly, or no longer, holds up the log alone.
+//! takes them too slowly, or no longer, holds up the log alone. Most lines are about what others do: how long a value may be
+//! (`values`) and how often a line may come (`limits`) is decided here, for all of them.
 
 mod fields;
+mod limits;
+mod values;
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -15,14 +18,18 @@ use parking_lot::Mutex;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use self::fields::{FieldLines, Fields, Journal};
+use self::limits::Limits;
+use self::values::short;
 
 /// Lines that wait to be written. Those that come then are lost, and their number is told.
 const WAITING: usize = 4096;
@@ -103,21 +110,20 @@ impl Log {
 }
 
 /// Starts logging for the whole process. `trace` shows single packets, too. Where no journal listens, lines are for people.
-/// `job_of` tells the job of a unit by the unit's ID. The last lines are written when the guard is dropped.
+/// `job_of` tells the job of a unit by the unit's ID. The last lines are written when they are dropped.
 pub(crate) fn start(
     level: LogLevel,
     trace: bool,
     format: LogFormat,
     job_of: fn(&str) -> Option<u64>,
-) -> (Log, WorkerGuard) {
+) -> (Log, LastLines) {
     let (filter, handle) = reload::Layer::new(filter(level, trace));
     let colours = std::io::stdout().is_terminal();
     let journal = (format == LogFormat::Journald).then(|| Journal::connect(Path::new(JOURNAL)));
     let (lines, guard): (Box<dyn Layer<Registry> + Send + Sync>, _) = match (format, journal) {
         (LogFormat::Text, _) | (_, Some(Err(_))) => {
             let (lines, guard) = Lines::written_to(std::io::stdout(), WAITING, LogFormat::Text);
-            let layer = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
-            (layer.with_writer(lines).boxed(), guard)
+            (for_people(lines, colours), guard)
         }
         (format, journal) => {
             let (lines, guard) = match journal {
@@ -127,13 +133,32 @@ pub(crate) fn start(
             (FieldLines::new(lines, format, job_of).boxed(), guard)
         }
     };
+    let limits = Limits::default();
     // A second start in one process (as in tests) keeps the first one's settings.
-    let _started = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    let _started = tracing_subscriber::registry().with(lines).with(limits.clone()).with(filter).try_init();
     let apply = Arc::new(move |filter| {
         // Fails only if the log was never started.
         let _unused = handle.reload(filter);
     });
-    (Log { current: Arc::new(Mutex::new((level, trace))), apply }, guard)
+    (Log { current: Arc::new(Mutex::new((level, trace))), apply }, LastLines(limits, guard))
+}
+
+fn for_people(lines: Lines, colours: bool) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let layer = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
+    let fields = debug_fn(|to, field, value| match field.name() {
+        fields::MESSAGE => to.write_str(&short(value)),
+        name => write!(to, "{name}={}", short(value)),
+    });
+    layer.fmt_fields(fields.delimited(" ")).with_writer(lines).boxed()
+}
+
+/// Has the last lines written when it is dropped, and before them what was left out.
+pub(crate) struct LastLines(Limits, #[expect(dead_code, reason = "dropped after the count")] WorkerGuard);
+
+impl Drop for LastLines {
+    fn drop(&mut self) {
+        self.0.tell();
+    }
 }
 
 /// The way of a line to the thread that writes it.
@@ -189,7 +214,65 @@ fn filter(level: LogLevel, trace: bool) -> Targets {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use tracing::{info, info_span, warn};
+
     use super::*;
+
+    /// A reader that takes every line at once.
+    struct Kept(Sender<String>);
+
+    impl Write for Kept {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            let _never = self.0.send(String::from_utf8_lossy(line).into_owned());
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_causes_lines_without_end_gets_some_of_them_and_no_value_is_long_in_any_format() {
+        const FLOOD: usize = 10_000;
+        let long = "x".repeat(16 << 10);
+        for format in [LogFormat::Text, LogFormat::Json, LogFormat::Journald] {
+            let (sent, lines) = channel();
+            let (to, guard) = Lines::written_to(Kept(sent), WAITING, format);
+            let layer = match format {
+                LogFormat::Text => for_people(to, false),
+                LogFormat::Json | LogFormat::Journald => FieldLines::new(to, format, |_| None).boxed(),
+            };
+            let limits = Limits::default();
+            tracing::subscriber::with_default(
+                tracing_subscriber::registry().with(layer).with(limits.clone()),
+                || {
+                    let span = info_span!("command", name = long);
+                    for _ in 0..FLOOD {
+                        span.in_scope(
+                            || warn!(node = long, why = %long, known = ?Some(&long), "refused {long}"),
+                        );
+                    }
+                    info!("something else");
+                    assert!(limits.tell() && !limits.tell(), "it is told once");
+                },
+            );
+            drop(guard);
+            let lines: Vec<String> = lines.iter().collect();
+            let runs = lines.iter().flat_map(|line| line.split(|char| char != 'x'));
+            let longest = runs.map(str::len).max().unwrap();
+            assert!((240..=values::LONGEST).contains(&longest), "{format:?}: a value of {longest} bytes");
+            let of_flood = lines.iter().filter(|line| line.contains("refused x") && !line.contains("like"));
+            let written = of_flood.clone().count();
+            assert!((500..600).contains(&written), "{format:?}: {written} lines");
+            assert!(of_flood.clone().all(|line| line.matches('…').count() >= 5), "{lines:?}");
+            assert_eq!(lines.iter().filter(|line| line.contains("something else")).count(), 1);
+            let left_out = (FLOOD - written).to_string();
+            let told = |line: &&String| line.contains("they came too often") && line.contains(&left_out);
+            assert_eq!(lines.iter().filter(told).count(), 1, "{format:?}: {:?}", lines.last());
+            assert_eq!(lines.len(), written + 2);
+        }
+    }
 
     /// A reader that takes a line when it is told to.
     struct Slow(Receiver<()>, Sender<String>);

@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::dial::Dial;
 use super::forwarding::{Forwarding, ForwardingPlane};
 use super::handle::StopCause;
-use super::link_log::LinkLog;
+use super::link_log;
 use super::port::{Notice, ServicePort};
 use super::queue::IfFull;
 use super::session::{SessionContext, SessionShared};
@@ -29,7 +29,6 @@ use crate::mesh::{
     Class, CloseReason, ComputedRoutes, Event, LinkPolicy, Mesh, Neighbour, RouteComputation, SendError,
     SessionId,
 };
-use crate::os::log_limiter::LogLimiter;
 use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable};
 
 /// Inputs handled between two looks at the timers.
@@ -78,9 +77,6 @@ pub(super) struct Driver {
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
     /// The room for protocol messages on all links.
     pub(super) budget: Arc<Budget>,
-    /// For lines that a neighbour can cause as fast as it can write.
-    pub(super) complaints: LogLimiter,
-    pub(super) link_log: LinkLog,
 }
 
 impl Driver {
@@ -273,7 +269,7 @@ impl Driver {
                     shared.established.store(true, Ordering::Release);
                     shared.note_peer(&peer);
                 }
-                self.link_log.connected(session, &peer, cost, shared.map(|shared| &**shared));
+                link_log::connected(session, &peer, cost, shared.map(|shared| &**shared));
                 self.publish();
             }
             Event::Behind { session } => self.send_missing(session),
@@ -323,7 +319,7 @@ impl Driver {
 
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
         let shared = self.sessions.remove(&session);
-        self.link_log.ended(session, peer, shared.as_deref(), reason);
+        link_log::ended(session, peer, shared.as_deref(), reason);
         if let Some(shared) = shared {
             // One that was refused, as there is another session with it, is known as well.
             peer.into_iter().for_each(|peer| shared.note_peer(peer));
@@ -333,17 +329,13 @@ impl Driver {
     }
 
     fn on_malformed(&mut self, session: SessionId, error: &crate::wire::WireError) {
-        if let Some(unsaid) = self.complaints.take(Instant::now()) {
-            let peer = self.peer(session);
-            warn!(%session, peer, %error, unsaid, "message dropped");
-        }
+        let peer = self.peer(session);
+        warn!(%session, peer, %error, "message dropped");
     }
 
     fn on_table_full(&mut self, session: SessionId, node: &NodeId) {
-        if let Some(unsaid) = self.complaints.take(Instant::now()) {
-            let peer = self.peer(session);
-            warn!(%session, peer, %node, unsaid, "tables are full: dropped an update of a neighbour");
-        }
+        let peer = self.peer(session);
+        warn!(%session, peer, %node, "tables are full: dropped an update of a neighbour");
     }
 
     fn peer(&self, session: SessionId) -> &str {

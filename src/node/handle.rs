@@ -15,12 +15,10 @@ use super::clock::Clock;
 use super::dial::{DialStatus, Dials};
 use super::driver::{Command, Driver, Input};
 use super::forwarding::ForwardingPlane;
-use super::link_log::LinkLog;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
 use crate::mesh::{ForgetError, LocalService, Mesh, Options, SendError, SessionId, Status};
-use crate::os::log_limiter::LogLimiter;
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
 /// Messages that may wait for the driver; beyond that, links are read more slowly.
@@ -118,8 +116,6 @@ impl NodeHandle {
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
             budget: Arc::default(),
-            complaints: LogLimiter::new(10, Duration::from_secs(1)),
-            link_log: LinkLog::default(),
         };
         tokio::spawn(driver.run(inbox_receiver, commands_receiver));
         let no_dials = stop.child_token();

@@ -1,144 +1,124 @@
 //! The log lines about links that come and go.
 //!
-//! Owns their levels and their rate: others may connect as often as they like. Links that this node dials are paced by
-//! their back-off, and always logged.
+//! Owns their levels. Others may connect as often as they like, which uses up the lines that a statement may write. So
+//! links that this node dials, which are paced by their back-off, have statements of their own.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::session::SessionShared;
 use crate::backend::{AcceptError, Direction};
 use crate::mesh::{CloseReason, SessionId};
-use crate::os::log_limiter::{FirstOfEach, LogLimiter};
 use crate::wire::{Cost, NodeId};
 
-/// Lines in a minute: the neighbours of a large mesh may all leave and come back within one.
-const LINES: u32 = 500;
-const MINUTE: Duration = Duration::from_secs(60);
-
-/// At most one refused client in this time is logged as a warning.
-const REFUSALS: Duration = Duration::from_millis(200);
+/// Old neighbours that are remembered.
+const MOST_HOSTS: usize = 256;
 
 /// The host of `host:port`.
 pub(super) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _port)| host)
 }
 
-/// The lines about clients of one listener that did not become sessions. Anybody can cause these, at any rate.
-#[derive(Debug)]
+/// The lines about clients of one listener that did not become sessions.
+#[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    lines: LogLimiter,
-    upgrades: FirstOfEach,
-}
-
-impl Default for RefusalLog {
-    fn default() -> Self {
-        Self { lines: LogLimiter::new(1, REFUSALS), upgrades: FirstOfEach::default() }
-    }
+    /// Hosts of neighbours that have to be upgraded and go on dialling, which is told once.
+    upgrades: BTreeSet<String>,
 }
 
 impl RefusalLog {
     pub(super) fn log(&mut self, error: &AcceptError) {
         let is_news = match error {
-            // The client reads the answer too, and goes on dialling.
-            AcceptError::Upgrade { peer, .. } => self.upgrades.note(host_of(peer)),
+            AcceptError::Upgrade { peer, .. } => self.note_upgrade(host_of(peer)),
             AcceptError::Tls { .. } | AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
         };
-        if is_news && self.lines.take(Instant::now()).is_some() {
+        if is_news {
             warn!(%error, "neighbour refused");
         } else {
             debug!(%error, "neighbour refused");
         }
     }
-}
 
-/// Writes the lines, within the rate.
-#[derive(Debug)]
-pub(super) struct LinkLog(LogLimiter);
-
-impl Default for LinkLog {
-    fn default() -> Self {
-        Self(LogLimiter::new(LINES, MINUTE))
+    /// True if the host was not noted before, or was forgotten for others.
+    fn note_upgrade(&mut self, host: &str) -> bool {
+        if !self.upgrades.contains(host) && self.upgrades.len() >= MOST_HOSTS {
+            self.upgrades.clear();
+        }
+        self.upgrades.insert(host.to_owned())
     }
 }
 
-impl LinkLog {
-    /// A neighbour has introduced itself.
-    pub(super) fn connected(
-        &mut self,
-        session: SessionId,
-        peer: &NodeId,
-        cost: Cost,
-        on: Option<&SessionShared>,
-    ) {
-        if let Some(unsaid) = self.take(on) {
-            info!(%session, %peer, cost = cost.get(), unsaid, "connected");
+/// A line about a link, by a statement for those that this node dials or by one for those that others dial.
+macro_rules! by_direction {
+    ($level:ident, $on:expr, $($line:tt)+) => {
+        match $on.is_some_and(|shared| shared.direction == Direction::Outbound) {
+            true => $level!($($line)+),
+            false => $level!($($line)+),
+        }
+    };
+}
+
+/// A neighbour has introduced itself.
+pub(super) fn connected(session: SessionId, peer: &NodeId, cost: Cost, on: Option<&SessionShared>) {
+    by_direction!(info, on, %session, %peer, cost = cost.get(), "connected");
+}
+
+/// A session has ended.
+pub(super) fn ended(
+    session: SessionId,
+    peer: Option<&NodeId>,
+    on: Option<&SessionShared>,
+    reason: &CloseReason,
+) {
+    let peer = peer.map_or("unknown", NodeId::as_str);
+    let address = on.map_or("", |shared| &shared.address);
+    match reason {
+        CloseReason::LinkClosed => link_closed(session, peer, on),
+        CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
+        CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
+            by_direction!(warn, on, %session, peer, address, %reason, "disconnected");
+        }
+        CloseReason::OwnId
+        | CloseReason::NotAllowed(_)
+        | CloseReason::NotCertified { .. }
+        | CloseReason::AlreadyConnected(_)
+        | CloseReason::PeerChanged { .. }
+        | CloseReason::CostDisagreement { .. }
+        | CloseReason::TooManyLinks { .. }
+        | CloseReason::Crowded { .. }
+        | CloseReason::NoLongerListsUs
+        | CloseReason::RejectedByPeer => {
+            by_direction!(warn, on, %session, peer, address, %reason, "connection refused");
         }
     }
+}
 
-    /// A session has ended.
-    pub(super) fn ended(
-        &mut self,
-        session: SessionId,
-        peer: Option<&NodeId>,
-        on: Option<&SessionShared>,
-        reason: &CloseReason,
-    ) {
-        let peer = peer.map_or("unknown", NodeId::as_str);
-        let address = on.map_or("", |shared| &shared.address);
-        match reason {
-            CloseReason::LinkClosed => self.link_closed(session, peer, on),
-            CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
-            CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
-                if let Some(unsaid) = self.take(on) {
-                    warn!(%session, peer, address, %reason, unsaid, "disconnected");
-                }
-            }
-            CloseReason::OwnId
-            | CloseReason::NotAllowed(_)
-            | CloseReason::NotCertified { .. }
-            | CloseReason::AlreadyConnected(_)
-            | CloseReason::PeerChanged { .. }
-            | CloseReason::CostDisagreement { .. }
-            | CloseReason::TooManyLinks { .. }
-            | CloseReason::Crowded { .. }
-            | CloseReason::NoLongerListsUs
-            | CloseReason::RejectedByPeer => {
-                if let Some(unsaid) = self.take(on) {
-                    warn!(%session, peer, address, %reason, unsaid, "connection refused");
-                }
-            }
+/// Anybody can connect to a listener and leave, which is no news. A dialled neighbour that leaves before it has
+/// introduced itself has a reason.
+fn link_closed(session: SessionId, peer: &str, on: Option<&SessionShared>) {
+    let Some(shared) = on else { return };
+    let address = &shared.address;
+    let cause = shared.cause.get().map_or("", String::as_str);
+    match (shared.established.load(Ordering::Acquire), shared.direction) {
+        (true, _) => by_direction!(info, on, %session, peer, address, cause, "disconnected"),
+        (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
+        (false, Direction::Outbound) => {
+            warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
         }
     }
+}
 
-    /// Anybody can connect to a listener and leave, which is no news. A dialled neighbour that leaves before it has
-    /// introduced itself has a reason.
-    fn link_closed(&mut self, session: SessionId, peer: &str, on: Option<&SessionShared>) {
-        let Some(shared) = on else { return };
-        let address = &shared.address;
-        let cause = shared.cause.get().map_or("", String::as_str);
-        match (shared.established.load(Ordering::Acquire), shared.direction) {
-            (true, _) => {
-                if let Some(unsaid) = self.take(on) {
-                    info!(%session, peer, address, cause, unsaid, "disconnected");
-                }
-            }
-            (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
-            (false, Direction::Outbound) => {
-                warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
-            }
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// If a line may be written: how many were left out since the last one, unless none was.
-    fn take(&mut self, on: Option<&SessionShared>) -> Option<Option<u64>> {
-        if on.is_some_and(|shared| shared.direction == Direction::Outbound) {
-            return Some(None);
-        }
-        let unsaid = self.0.take(Instant::now())?;
-        Some((unsaid > 0).then_some(unsaid))
+    #[test]
+    fn an_old_neighbour_is_told_from_new_ones_and_their_number_is_bounded() {
+        let mut log = RefusalLog::default();
+        assert!(log.note_upgrade("a") && !log.note_upgrade("a") && log.note_upgrade("b"));
+        (0..10_000).for_each(|number| assert!(log.note_upgrade(&number.to_string())));
+        assert!(log.upgrades.len() <= MOST_HOSTS && !log.note_upgrade("9999"));
     }
 }

@@ -1,8 +1,7 @@
-//! Limits for log lines that others can cause at any rate.
+//! Limits for log lines that others can cause at any rate, where the log's own bound on each statement is too wide.
 //!
 //! Owns the counting alone. The caller writes the lines, and says in the next one how many were left out.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -37,27 +36,6 @@ impl LogLimiter {
     }
 }
 
-/// Sources that are remembered.
-const MOST_SOURCES: usize = 256;
-
-/// Tells the first line about a source from those after it. Once there are too many sources it begins anew, so it does
-/// not replace a [`LogLimiter`].
-#[derive(Debug, Default)]
-pub(crate) struct FirstOfEach(BTreeSet<String>);
-
-impl FirstOfEach {
-    /// True if nothing was noted of this source before.
-    pub(crate) fn note(&mut self, source: &str) -> bool {
-        if self.0.contains(source) {
-            return false;
-        }
-        if self.0.len() >= MOST_SOURCES {
-            self.0.clear();
-        }
-        self.0.insert(source.to_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,13 +49,5 @@ mod tests {
         assert_eq!(first, [0; 10]);
         assert_eq!(taken(&mut limiter, 1_000), Some(990));
         assert_eq!(taken(&mut limiter, 1_001), Some(0));
-    }
-
-    #[test]
-    fn a_source_is_told_from_new_ones_and_their_number_is_bounded() {
-        let mut first = FirstOfEach::default();
-        assert!(first.note("a") && !first.note("a") && first.note("b"));
-        (0..10_000).for_each(|number| assert!(first.note(&number.to_string())));
-        assert!(first.0.len() <= MOST_SOURCES && !first.note("9999"));
     }
 }

@@ -16,11 +16,10 @@ use tracing_subscriber::fmt::MakeWriter as _;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::values::short;
 use super::{Lines, LogFormat};
 
-const MESSAGE: &str = "message";
-/// Bytes of a field's value: the journal takes datagrams of some hundred kilobytes at most.
-const LONGEST: usize = 8 << 10;
+pub(super) const MESSAGE: &str = "message";
 
 /// Writes lines with fields.
 pub(super) struct FieldLines {
@@ -66,12 +65,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for FieldLines {
 
 /// A line as it is written.
 pub(super) fn line(format: LogFormat, level: Level, mut fields: Fields) -> Vec<u8> {
-    let message = fields.0.remove(MESSAGE).unwrap_or_default();
-    let message = message.as_str().unwrap_or_default();
+    let message = fields.take_message();
     match format {
         LogFormat::Text => format!("{message}\n").into_bytes(),
-        LogFormat::Json => json(level, message, fields),
-        LogFormat::Journald => journal(level, message, &fields),
+        LogFormat::Json => json(level, &message, fields),
+        LogFormat::Journald => journal(level, &message, &fields),
     }
 }
 
@@ -128,6 +126,10 @@ impl Fields {
         Self(BTreeMap::from([(MESSAGE, text.into())]))
     }
 
+    pub(super) fn take_message(&mut self) -> String {
+        self.0.remove(MESSAGE).as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
     fn put(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.insert(field.name(), value.into());
     }
@@ -151,11 +153,11 @@ impl Visit for Fields {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value.chars().take(LONGEST / 4).collect::<String>());
+        self.record_debug(field, &format_args!("{value}"));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record_str(field, &format!("{value:?}"));
+        self.put(field, short(value));
     }
 }
 

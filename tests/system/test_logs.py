@@ -1,13 +1,16 @@
-"""Logs with fields: one filter follows a job over all nodes that have a part in it."""
+"""Logs with fields: one filter follows a job over all nodes that have a part in it. Who floods a node does not fill its log."""
 
+import contextlib
 import json
 import os
+import re
 import socket
 import threading
 
 import pytest
 
-from mesh import own_runner, until
+from mesh import free_port, own_runner, until
+from peer import Peer
 from test_controller import ask, ended, runner, submit
 
 
@@ -86,3 +89,31 @@ def test_where_no_journal_listens_lines_are_for_people(mesh):
     node.prefix = ["unshare", "--mount", "sh", "-c", f"mount --bind {mesh.dir / 'run'} /run && exec \"$@\"", "sh"]
     node.start()
     node.logged("INFO ready node=n")
+
+
+def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(mesh):
+    port, many = free_port(), 1500
+    proxy = {"tcp-server": {"bindaddr": "127.0.0.1", "port": port, "remotenode": "nowhere", "remoteservice": "x"}}
+    node = mesh.node("n", listen=True, extra=[proxy]).start()
+    with Peer(mesh.ports["n"], "evil") as evil:
+        evil.introduce("n")
+        # The log quotes what it cannot read.
+        for _ in range(many):
+            evil.update("x" * 15_000)
+        for _ in range(many):
+            with socket.create_connection(("127.0.0.1", port)) as client, contextlib.suppress(ConnectionError):
+                client.recv(1)
+
+        def counted(kind):
+            """Lines of a kind that were written, and those that were left out as far as that was told."""
+            log = node.log()
+            told = re.findall(rf'WARN lines left out: .* left_out=(\d+) like="{kind}"', log)
+            return log.count(f"WARN {kind} "), sum(map(int, told))
+
+        for kind in ("message dropped", "proxy connection refused"):
+            until(f"the count of {kind}", lambda kind=kind: sum(counted(kind)) == many, 60)
+            assert 500 <= counted(kind)[0] < many / 2, counted(kind)
+    assert max(map(len, re.findall(r"x+", node.log()))) <= 256
+    # The node's other lines are written as before.
+    node.stop()
+    node.logged("INFO stopping")

@@ -1,0 +1,161 @@
+//! How many lines one statement of the code may write, whoever causes them.
+//!
+//! Owns the counts, one small record for each statement that has written a line. Where lines were left out it says so
+//! soon, in a line of its own: the disk and the reader are spared, and nothing is silent.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tracing::{Event, Level, Metadata, Subscriber, error, info, warn};
+use tracing_subscriber::layer::{Context, Layer};
+
+use super::fields::Fields;
+
+/// The time after which the number of lines that were left out is told, and again while it grows.
+const TELL_AFTER: Duration = Duration::from_secs(10);
+
+/// Which ones is in the field `like`.
+const LEFT_OUT: &str = "lines left out: they came too often";
+
+/// Lines that a statement may write at once, and in each second after that. Lines for whoever looks for a fault are asked
+/// for, and have no bound.
+fn bound(level: Level) -> Option<(f64, f64)> {
+    match level {
+        // A large mesh comes and goes at once, and so may the jobs of a lost node.
+        Level::ERROR | Level::WARN => Some((500.0, 1.0)),
+        // A job is four lines of a control node: this is 5,000 of them as fast as they come, and 432,000 a day.
+        Level::INFO => Some((20_000.0, 20.0)),
+        _ => None,
+    }
+}
+
+/// How many lines may be written, as of a time.
+struct Room(f64, Instant);
+
+impl Room {
+    /// Whether a line may be written now.
+    fn take(&mut self, (at_once, per_second): (f64, f64), now: Instant) -> bool {
+        let gained = now.saturating_duration_since(self.1).as_secs_f64() * per_second;
+        *self = Self(at_once.min(self.0 + gained), now);
+        let is_left = self.0 >= 1.0;
+        self.0 -= f64::from(u8::from(is_left));
+        is_left
+    }
+}
+
+/// A statement, and what it has written.
+struct Site {
+    of: &'static Metadata<'static>,
+    room: Room,
+    left_out: u64,
+    /// The message of the first of these.
+    like: String,
+}
+
+#[derive(Default)]
+struct State {
+    /// One for each statement: the code has some two hundred.
+    sites: Vec<Site>,
+    /// Whether a thread will tell what was left out.
+    is_told: bool,
+}
+
+/// Leaves lines out. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Limits(Arc<Mutex<State>>);
+
+impl<S: Subscriber> Layer<S> for Limits {
+    fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
+        let (of, now) = (event.metadata(), Instant::now());
+        let Some(bound) = bound(*of.level()) else { return true };
+        let mut state = self.0.lock();
+        let known = state.sites.iter().position(|site| site.of.callsite() == of.callsite());
+        let at = known.unwrap_or_else(|| {
+            state.sites.push(Site { of, room: Room(bound.0, now), left_out: 0, like: String::new() });
+            state.sites.len() - 1
+        });
+        let site = &mut state.sites[at];
+        if site.room.take(bound, now) {
+            return true;
+        }
+        site.left_out += 1;
+        let is_first = site.left_out == 1;
+        let is_told = std::mem::replace(&mut state.is_told, true);
+        drop(state);
+        if is_first {
+            // Whoever formats the message may log as well, so not under the lock.
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            self.0.lock().sites[at].like = fields.take_message();
+        }
+        if !is_told {
+            self.spawn_teller();
+        }
+        false
+    }
+}
+
+impl Limits {
+    /// A thread as long as there is something to tell, which nobody but a flood needs.
+    fn spawn_teller(&self) {
+        let limits = self.clone();
+        let thread = thread::Builder::new().name("log-left-out".to_owned()).spawn(move || {
+            thread::sleep(TELL_AFTER);
+            while limits.tell() {
+                thread::sleep(TELL_AFTER);
+            }
+        });
+        // Without threads the next line that is left out tries again.
+        self.0.lock().is_told = thread.is_ok();
+    }
+
+    /// Logs how many lines were left out since the last time. False if none was: then nobody waits to tell any more.
+    pub(super) fn tell(&self) -> bool {
+        let mut state = self.0.lock();
+        let sites = state.sites.iter_mut().filter(|site| site.left_out > 0);
+        let take = |site: &mut Site| {
+            (site.of.level(), std::mem::take(&mut site.like), std::mem::take(&mut site.left_out))
+        };
+        let told: Vec<_> = sites.map(take).collect();
+        state.is_told = !told.is_empty();
+        drop(state);
+        for (level, like, left_out) in &told {
+            match **level {
+                Level::ERROR => error!(left_out, like, "{LEFT_OUT}"),
+                Level::WARN => warn!(left_out, like, "{LEFT_OUT}"),
+                _ => info!(left_out, like, "{LEFT_OUT}"),
+            }
+        }
+        !told.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_written_and_then_a_line_now_and_then() {
+        let start = Instant::now();
+        let bound = bound(Level::WARN).unwrap();
+        let mut room = Room(bound.0, start);
+        let mut written = |seconds: u64| {
+            let now = start + Duration::from_secs(seconds);
+            (0..10_000).filter(|_| room.take(bound, now)).count()
+        };
+        assert_eq!((written(0), written(0), written(1), written(61)), (500, 0, 1, 60));
+        assert_eq!(written(100_000), 500);
+    }
+
+    #[test]
+    fn a_busy_node_keeps_its_lines() {
+        // Four lines for each of 100 jobs in a second.
+        let start = Instant::now();
+        let bound = bound(Level::INFO).unwrap();
+        let mut room = Room(bound.0, start);
+        let mut lines = (0..20_000).map(|line| start + Duration::from_secs(1) * line / 400);
+        assert!(lines.all(|now| room.take(bound, now)));
+    }
+}
