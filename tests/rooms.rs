@@ -25,7 +25,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
         "control",
         &["counters", "duration", "mesh", "node", "os", "rpc", "service", "stream", "tls", "wire", "work"],
     ),
-    ("http", &["control", "counters", "node", "os", "rpc", "tls", "work"]),
+    ("http", &["control", "counters", "mesh", "node", "os", "rpc", "tls", "wire", "work"]),
     ("confine", &["backend", "os"]),
     ("controller", &["confine", "counters", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
     ("telemetry", &[]),

@@ -16,9 +16,11 @@ use serde_json::Value;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 use super::RequestRefusal;
 use super::lines::{FREE, LineRoom};
+use crate::os::answers;
 use crate::stream::MeshStream;
 use crate::tls::Secured;
 
@@ -32,6 +34,9 @@ const FIRST_READ: usize = 256;
 
 /// Characters of an error's text.
 const MAX_ERROR: usize = 4096;
+
+/// How long an answer that others wait behind may stay unread.
+const UNREAD_FOR: Duration = Duration::from_secs(60);
 
 /// Room that a Unix socket makes for an answer: a client that does not read it holds as much of the kernel's memory.
 const MOST_ROOM: usize = 1024 * 1024;
@@ -251,10 +256,23 @@ impl Channel {
             self.link.write_all(text).await?;
             self.link.flush().await
         };
-        match tokio::time::timeout(self.patience, sent).await {
+        match timeout(self.patience, sent).await {
             Ok(sent) => sent,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")),
         }
+    }
+
+    /// Sends a line that may be long: it is made off this thread, once there is room for it.
+    pub(super) async fn send_large(
+        &mut self,
+        make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let Some(line) = answers::print(&mut self.room.answer, make).await else {
+            return self.refuse("the answer cannot be made").await;
+        };
+        let sent = timeout(UNREAD_FOR, self.send(line)).await;
+        self.room.answer.give_back();
+        sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Answers with one line of JSON, or with the reason why not.
@@ -305,7 +323,7 @@ impl Channel {
             io::Result::Ok(())
         };
         // Whatever went wrong, the client is gone or has had its time.
-        let _ = tokio::time::timeout(limit, drained).await;
+        let _ = timeout(limit, drained).await;
     }
 }
 

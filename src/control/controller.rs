@@ -50,7 +50,7 @@ pub(super) async fn execute(
         Ok((answer, rest)) => (Ok(answer), rest),
         Err(refused) => (Err(refused), None),
     };
-    channel.answer(Ok(operation::line(&answer))).await?;
+    channel.send_large(move || format!("{}\n", operation::line(&answer)).into_bytes()).await?;
     let Some(mut rest) = rest else { return Ok(Next::Command) };
     // One piece at a time: a client that reads slowly makes nobody wait but its own session.
     while let Some(piece) = next_piece(channel, &mut *rest).await? {

@@ -15,9 +15,9 @@ const LIMITS: CallLimits =
     CallLimits { greeting: Duration::from_secs(5), answer: Duration::from_secs(5), answer_size: 1 << 20 };
 
 /// The links of a node; `None` if it does not say.
-pub(crate) async fn far_links(context: &Context, node: &str) -> Option<Vec<LinkReport>> {
-    let (node, service) = (NodeId::new(node).ok()?, ServiceName::new(SERVICE).ok()?);
-    let stream = context.streams.dial_shared(&node, service, None).await.ok()?;
+pub(crate) async fn far_links(context: &Context, node: &NodeId) -> Option<Vec<LinkReport>> {
+    let service = ServiceName::new(SERVICE).ok()?;
+    let stream = context.streams.dial_shared(node, service, None).await.ok()?;
     let mut connection = ControlConnection::to_node(Box::new(stream), node.as_str(), LIMITS);
     let request = Request::Status { fields: Some(vec![Section::Links.to_string()]) };
     let answer = connection.command(&request).await.ok()?;

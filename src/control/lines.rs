@@ -1,8 +1,9 @@
-//! How much memory the command lines of all sessions may take while they arrive. Owns the bound; a session has a little
-//! of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody
+//! How much memory the command lines of all sessions may take while they arrive, and their answers until they are read. Owns
+//! the bounds; a session has a little of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody
 //! else can use up, and of each share one neighbour leaves as much for others as it has.
 
 use super::session::{Neighbour, Shares};
+use crate::os::answers;
 use crate::os::places::Share;
 
 /// Bytes of each of the two shares that one neighbour may have: half of the share.
@@ -12,38 +13,45 @@ const STEP: usize = 64 * 1024;
 /// Bytes of a line that need no room of a share.
 pub(super) const FREE: usize = 4096;
 
-/// The bound. Clones share it.
+/// The bounds. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct LineBudget(Shares);
+pub(crate) struct LineBudget {
+    lines: Shares,
+    answers: Shares,
+}
 
 impl Default for LineBudget {
     fn default() -> Self {
-        Self(Shares::new(FOR_ONE))
+        Self { lines: Shares::new(FOR_ONE), answers: Shares::new(answers::UNREAD) }
     }
 }
 
 impl LineBudget {
     /// The room of one session.
     pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
-        LineRoom(self.0.of(neighbour, trusted).none_yet(neighbour))
+        let none_yet = |of: &Shares| of.of(neighbour, trusted).none_yet(neighbour);
+        LineRoom { line: none_yet(&self.lines), answer: none_yet(&self.answers) }
     }
 }
 
-/// The room that one session's line takes.
+/// The room that one session's line takes, and its answer.
 #[derive(Debug)]
-pub(super) struct LineRoom(Share<Neighbour>);
+pub(super) struct LineRoom {
+    line: Share<Neighbour>,
+    pub(super) answer: Share<Neighbour>,
+}
 
 impl LineRoom {
     /// Waits until there is room for a line of `bytes` bytes.
     pub(super) async fn grow_to(&mut self, bytes: usize) {
-        let has = FREE + self.0.count();
+        let has = FREE + self.line.count();
         if bytes > has {
-            self.0.grow((bytes - has).next_multiple_of(STEP)).await;
+            self.line.grow((bytes - has).next_multiple_of(STEP)).await;
         }
     }
 
     /// Gives the line's room back.
     pub(super) fn free(&mut self) {
-        self.0.give_back();
+        self.line.give_back();
     }
 }

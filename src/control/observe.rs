@@ -6,14 +6,22 @@ use std::sync::Arc;
 
 use super::Operations;
 use super::health::{ControllerSeen, ControllerWatch, Life};
+use crate::counters::Tables;
 use crate::mesh::Status;
 use crate::node::{LinkStatus, NodeHandle};
+use crate::os::answers::off_thread;
 use crate::rpc::report::Lenient;
 use crate::rpc::report::node::{
     Connection, EndingCertificate, HealthReport, HealthState, LinkReport, NodeReport, PeerReport, Section,
 };
 use crate::tls::Profiles;
 use crate::work::Registry;
+
+/// What others fill. Bytes of a report of it that is made where it is asked for, and of an entry of its tables, about.
+const LARGE: [Section; 5] =
+    [Section::Connections, Section::Routes, Section::Advertisements, Section::Costs, Section::Links];
+const SMALL: u64 = 64 << 10;
+const ENTRY: u64 = 100;
 
 /// What can be seen of a node; cheap to clone.
 #[derive(Clone)]
@@ -70,6 +78,15 @@ impl Observer {
 
     /// These sections, as they are now.
     pub(crate) async fn report(&self, sections: &[Section]) -> NodeReport {
+        let seen = self.look(sections).await;
+        if seen.is_small() {
+            return seen.report();
+        }
+        off_thread(move || seen.report()).await.unwrap_or_default()
+    }
+
+    /// What these sections are made of.
+    pub(super) async fn look(&self, sections: &[Section]) -> Seen {
         let mesh = self.node.status().await;
         let mut report = NodeReport::default();
         for section in sections {
@@ -78,10 +95,8 @@ impl Observer {
                 Section::NodeId => report.node_id = Some(self.node.id().to_string()),
                 Section::Cpus => report.cpus = Some(cpus()),
                 Section::Memory => report.memory_mib = Some(memory_mib()),
-                Section::Connections => report.connections = Some(connections(&mesh)),
-                Section::Routes => report.routing_table = Some(routes(&mesh)),
                 Section::Advertisements => report.advertisements = Some(mesh.advertisements.clone()),
-                Section::Costs => report.known_connection_costs = Some(costs(&mesh)),
+                Section::Connections | Section::Routes | Section::Costs => {}
                 Section::Counters => report.counters = Some(mesh.counters),
                 Section::Tables => report.tables = Some(mesh.tables),
                 Section::Peers => report.peers = Some(self.peers(&mesh)),
@@ -94,7 +109,7 @@ impl Observer {
                 }
             }
         }
-        report
+        Seen { mesh, report, sections: sections.to_vec() }
     }
 
     fn peers(&self, mesh: &Status) -> Vec<PeerReport> {
@@ -122,6 +137,41 @@ impl Observer {
     fn ending(&self) -> Vec<EndingCertificate> {
         let all = self.tls.ending_soon().into_iter();
         all.map(|(file, not_after)| EndingCertificate { file, not_after }).collect()
+    }
+}
+
+/// What a report is made of. To take it costs little, as its large parts are shared with the core.
+pub(super) struct Seen {
+    mesh: Status,
+    /// All but what is made of the mesh.
+    report: NodeReport,
+    sections: Vec<Section>,
+}
+
+impl Seen {
+    /// Whether its report is made faster than another thread is asked for it.
+    pub(super) fn is_small(&self) -> bool {
+        let Tables { node_bytes, service_bytes, routes, .. } = self.mesh.tables;
+        !LARGE.iter().any(|large| self.sections.contains(large))
+            || node_bytes + service_bytes + routes * ENTRY < SMALL
+    }
+
+    /// The sections that were asked for.
+    fn report(&self) -> NodeReport {
+        let (mesh, is_asked) = (&self.mesh, |section| self.sections.contains(&section));
+        NodeReport {
+            connections: is_asked(Section::Connections).then(|| connections(mesh)),
+            routing_table: is_asked(Section::Routes).then(|| routes(mesh)),
+            known_connection_costs: is_asked(Section::Costs).then(|| costs(mesh)),
+            ..self.report.clone()
+        }
+    }
+
+    /// The line that tells them. None of its types can fail to be printed.
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(&self.report()).unwrap_or_default();
+        line.push(b'\n');
+        line
     }
 }
 

@@ -217,11 +217,12 @@ async fn execute(
     }
     let answer = match request {
         Request::Status { fields } => {
-            let report = context.observer.report(&context.observer.sections(fields.as_deref())).await;
-            // None of its types can fail to be printed.
-            let mut line = serde_json::to_vec(&report).unwrap_or_default();
-            line.push(b'\n');
-            return channel.send(line).await.map(|()| Next::Command);
+            let seen = context.observer.look(&context.observer.sections(fields.as_deref())).await;
+            let sent = match seen.is_small() {
+                true => channel.send(seen.line()).await,
+                false => channel.send_large(move || seen.line()).await,
+            };
+            return sent.map(|()| Next::Command);
         }
         Request::Ping { target } => tokio::select! {
             answer = ping::answer(context, &target) => Ok(answer),

@@ -81,6 +81,8 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
 async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
     while let Some(piece) = listing.piece()? {
         channel.send(&piece).await?;
+        // A socket that takes all of it at once would let nobody else have a turn.
+        tokio::task::yield_now().await;
     }
     Ok(Next::Command)
 }

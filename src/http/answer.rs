@@ -1,17 +1,27 @@
 //! Answers: a status, headers, and a body that is there or comes as a stream. It knows no connections, nor who gets what.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::unfold;
 use futures_util::{Stream, TryStreamExt as _};
-use http::header::{CONTENT_TYPE, HeaderName};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::os::answers;
+use crate::os::places::Share;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const JSON: &str = "application/json";
+/// How long a large answer may wait for the room that others take, and bytes of it that are sent at a time.
+const ROOM_WITHIN: Duration = Duration::from_secs(10);
+const PIECE: usize = 16 << 10;
 
 /// A body. An error in it cuts the connection, so that no client takes a part for the whole.
 pub(crate) type HttpBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -31,11 +41,34 @@ pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> HttpAnswer {
     whole(status, TEXT, body)
 }
 
-/// None of the types that are answered can fail to be printed.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
+    whole(status, JSON, line(value))
+}
+
+/// None of the types that are answered can fail to be printed.
+pub(super) fn line(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
-    whole(status, "application/json", line)
+    line
+}
+
+/// One that may be large: it is made once there is room for it, and gives that back as its end is sent. `None` where there is
+/// none in time.
+pub(super) async fn large<K: Ord + Clone + Send + 'static>(
+    content_type: &'static str,
+    mut room: Share<K>,
+    make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+) -> Option<HttpAnswer> {
+    let body = timeout(ROOM_WITHIN, answers::print(&mut room, make)).await.ok()??;
+    let length = body.len();
+    // What is handed over at once is copied, whether the client reads or not.
+    let pieces = unfold((Bytes::from(body), room), async |(mut rest, room)| {
+        let piece = rest.split_to(rest.len().min(PIECE));
+        (!piece.is_empty()).then_some((Ok(piece), (rest, room)))
+    });
+    let mut answer = stream(content_type, pieces);
+    answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    Some(answer)
 }
 
 /// One whose body comes piece by piece, as the client reads it.

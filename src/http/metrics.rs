@@ -32,8 +32,8 @@ struct Told {
     since: Timestamp,
 }
 
-/// One scrape.
-pub(super) async fn page(context: &Context) -> String {
+/// One scrape, to be printed.
+pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Sync + use<> {
     let sections = [
         Section::Version,
         Section::Counters,
@@ -43,14 +43,15 @@ pub(super) async fn page(context: &Context) -> String {
         Section::Reload,
     ];
     let observer = &context.observer;
-    text(&Told {
+    let told = Told {
         report: observer.report(&sections).await,
         queues: context.node.queues(),
         certificates: context.tls.ends(),
         work: observer.work.figures().await,
         controller: observer.controller().await,
         since: observer.life.since(),
-    })
+    };
+    move || text(&told).into_bytes()
 }
 
 /// What grows with what others do comes last: if there is too much, it is that which is left out.

@@ -1,5 +1,6 @@
 //! The directive `metrics`: what is answered there, and who may ask for it. It knows no connections.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{ALLOW, AUTHORIZATION, HOST, WWW_AUTHENTICATE};
@@ -7,12 +8,14 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::answer::{HttpAnswer, bearer, json, text, whole, with};
+use super::answer::{HttpAnswer, bearer, json, large, text, with};
 use super::hosts::ServerNames;
 use super::server::{HttpClient, Responding, Site};
 use super::token::TokenFile;
 use super::{exposition, metrics};
 use crate::control::Context;
+use crate::os::answers::UNREAD;
+use crate::os::places::Places;
 
 /// Connections of one host.
 const CONNECTIONS: usize = 32;
@@ -22,6 +25,8 @@ pub(crate) struct Monitoring {
     context: Context,
     token: Option<TokenFile>,
     hosts: ServerNames,
+    /// Bytes of answers that clients have not read yet.
+    answers: Places<IpAddr>,
 }
 
 impl Monitoring {
@@ -32,7 +37,8 @@ impl Monitoring {
         hosts: Vec<String>,
         own_host: &str,
     ) -> Self {
-        Self { context, token, hosts: ServerNames::new(hosts, own_host, true) }
+        let (hosts, answers) = (ServerNames::new(hosts, own_host, true), Places::new(UNREAD));
+        Self { context, token, hosts, answers }
     }
 
     async fn answer(&self, client: &HttpClient, head: &Parts) -> HttpAnswer {
@@ -49,7 +55,13 @@ impl Monitoring {
             }
             "/metrics" => match self.refuse(headers).await {
                 Some(refused) => refused,
-                None => whole(StatusCode::OK, exposition::TEXT, metrics::page(&self.context).await),
+                None => {
+                    let (room, page) =
+                        (self.answers.none_yet(client.host), metrics::page(&self.context).await);
+                    large(exposition::TEXT, room, page).await.unwrap_or_else(|| {
+                        text(StatusCode::SERVICE_UNAVAILABLE, "too many answers are unread: try again\n")
+                    })
+                }
             },
             // The process works, or nobody would answer. Nothing else counts: who restarts a node because its database is
             // away has two faults.

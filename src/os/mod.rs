@@ -4,13 +4,14 @@
 //! the options of TCP sockets, `peer_user` says whose the other end is, `replace` writes files atomically, `private_file`
 //! reads those with secrets, `watch` notices changed files and `readiness` waits for descriptors; `container` says whether
 //! there is one around this process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills
-//! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `house` lets the silent
-//! make room, `back_off` paces what is tried again, and `log_limiter` bounds what others can make the node log.
-//! `first_process` is process 1 of a container that has no init.
+//! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `answers` bounds what large
+//! answers take, `house` lets the silent make room, `back_off` paces what is tried again, and `log_limiter` bounds what
+//! others can make the node log. `first_process` is process 1 of a container that has no init.
 //!
 //! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 
 pub(crate) mod address;
+pub(crate) mod answers;
 pub(crate) mod back_off;
 pub(crate) mod boot;
 pub(crate) mod container;

@@ -67,7 +67,7 @@ impl<K: Ord + Clone> Share<K> {
     }
 
     /// Takes more; false, and nothing is taken, if the caller would have more than it leaves.
-    fn take(&mut self, more: usize) -> bool {
+    pub(crate) fn take(&mut self, more: usize) -> bool {
         let mut taken = self.places.0.taken.lock();
         let own = taken.by_caller.get(&self.caller).copied().unwrap_or_default() + more;
         let fits = own <= self.places.0.most.saturating_sub(taken.sum + more);

@@ -51,7 +51,7 @@ def hop(nodes):
 
 
 class Watch:
-    """Requests a node's whole status continuously, and records the response times.
+    """Requests a node's status continuously, the whole of it unless asked otherwise, and records the response times.
 
     After each request it gets the same number of bytes from a plain process, to see how much of the time is the
     machine's, which has fewer cores than busy processes. It runs in its own processes: the threads of this one would
@@ -83,7 +83,7 @@ from_node, from_plain = (link.makefile("rb", 1 << 20) for link in (node, plain))
 from_node.readline()
 times = []
 while not times or not select.select([sys.stdin], [], [], 0.002)[0]:
-    took, answer = ask(node, from_node, b"status\\n")
+    took, answer = ask(node, from_node, sys.argv[3].encode() + b"\\n")
     assert answer.endswith(b"}\\n")
     plainly, same = ask(plain, from_plain, b"%d" % len(answer))
     assert len(same) == len(answer)
@@ -91,8 +91,8 @@ while not times or not select.select([sys.stdin], [], [], 0.002)[0]:
 print(json.dumps(times))
 """
 
-    def __init__(self, node):
-        self.path = str(node.socket)
+    def __init__(self, node, question="status"):
+        self.path, self.question = str(node.socket), question
 
     def __enter__(self):
         asker, plain = socket.socketpair()
@@ -100,7 +100,7 @@ print(json.dumps(times))
             start = [sys.executable, "-c", self.PLAIN, str(plain.fileno())]
             # In a session of its own like the nodes: the kernel divides the processors among sessions first.
             self.plain = subprocess.Popen(start, pass_fds=[plain.fileno()], start_new_session=True)
-            start = [sys.executable, "-c", self.ASK, self.path, str(asker.fileno())]
+            start = [sys.executable, "-c", self.ASK, self.path, str(asker.fileno()), self.question]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self.process = subprocess.Popen(start, pass_fds=[asker.fileno()], **pipes)
         return self

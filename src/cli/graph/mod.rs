@@ -62,7 +62,9 @@ impl Graph {
 
 impl Picture {
     fn of(report: &NodeReport) -> Self {
-        let (own, links) = (report.node_id.clone().unwrap_or_default(), report.link_costs());
+        let (own, links) = (report.node_id.clone().unwrap_or_default(), report.link_costs().into_iter());
+        let links: BTreeMap<_, _> =
+            links.map(|((a, b), costs)| ((a.to_owned(), b.to_owned()), costs)).collect();
         let mut nodes = nodes(report);
         nodes.extend(links.keys().flat_map(|(a, b)| [a.clone(), b.clone()]));
         Self { own, nodes, links }

@@ -52,7 +52,7 @@ impl Filter {
     pub(super) fn page(&self, before: Option<JobId>, limit: u32) -> JobFilter {
         let Self { state, kind, name, group, node, label, since, until } = self.clone();
         let (label, limit) = (label.into_iter().collect(), Some(limit));
-        JobFilter { state, kind, name, group, node, label, since, until, before, limit }
+        JobFilter { state, kind, name, group, node, label, since, until, before, limit, brief: false }
     }
 
     fn is_empty(&self) -> bool {

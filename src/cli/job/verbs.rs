@@ -19,7 +19,7 @@ use crate::cli::table::Layout;
 use crate::cli::work::payload::Payload;
 use crate::controller::header::Header;
 use crate::rpc::Submitted;
-use crate::rpc::operation::{self, ById, EventFilter, LostAttempt, Question, Rerun};
+use crate::rpc::operation::{self, Answered, ById, EventFilter, LostAttempt, Question, Rerun};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{JobDetail, Jobs};
 
@@ -249,15 +249,30 @@ impl Several {
 impl JobList {
     async fn run(self, context: &Context) -> Result<Exit, Failure> {
         let Self { filter, limit, before, layout } = self;
-        let page = operation::list_jobs(filter.page(before, limit));
-        let print = |(), page: &Jobs| {
-            context.output.list("jobs", &page.jobs, JOBS, layout)?;
-            if let Some(next) = page.next {
-                context.output.note(&format!("There are more: --before {next}, or a higher --limit"));
+        let page =
+            async |before, limit| operation::list_jobs(filter.page(before, limit)).ask(&context.client).await;
+        let Answered { report: Jobs { mut jobs, mut next }, mut json } = page(before, limit).await?;
+        // A page may end by its bytes.
+        while let Some(before) = next
+            && let left @ 1.. = limit.saturating_sub(jobs.len() as u32)
+        {
+            let mut more = page(Some(before), left).await?;
+            jobs.append(&mut more.report.jobs);
+            next = more.report.next;
+            if let (Some(all), Some(more)) = (json["jobs"].as_array_mut(), more.json["jobs"].as_array_mut()) {
+                all.append(more);
             }
-            Ok(())
-        };
-        each(context, [((), page)], print).await
+            json["next"] = more.json["next"].take();
+        }
+        if context.output.json {
+            context.output.value(&json)?;
+            return Ok(Exit::Success);
+        }
+        context.output.list("jobs", &jobs, JOBS, layout)?;
+        if let Some(next) = next {
+            context.output.note(&format!("There are more: --before {next}, or a higher --limit"));
+        }
+        Ok(Exit::Success)
     }
 }
 

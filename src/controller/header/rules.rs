@@ -17,6 +17,8 @@ use crate::duration;
 const LONGEST_NAME: usize = 512;
 const LONGEST_KEY: usize = 255;
 const MOST_LABELS: usize = 32;
+/// Bytes of all labels of a job: lists show them.
+const LABELS: usize = 4096;
 const MOST_GROUPS: usize = 100;
 const MOST_DEPENDENCIES: usize = 1_000;
 const MOST_WORDS: usize = 16;
@@ -50,6 +52,9 @@ rules! {
         are_plain::<D::Error>("a name: ", labels.keys(), LONGEST_KEY)?;
         let values = labels.values().filter(|text| !text.is_empty());
         are_plain::<D::Error>("a value may be empty, else ", values, LONGEST_NAME)?;
+        let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let rule = format_args!("together they may have at most {LABELS} bytes, and these have {bytes}");
+        check::<D::Error>(bytes <= LABELS, rule)?;
         Ok(labels)
     };
     count -> Option<u32> = |d| number(d, 0..=COUNT).map(Some);

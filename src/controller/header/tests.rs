@@ -168,6 +168,11 @@ fn every_rule_has_a_text_that_names_the_key() {
     }
     let labels: serde_json::Map<_, _> = (0..33).map(|i| (i.to_string(), json!("a"))).collect();
     assert_eq!(refusal(json!({"labels": labels})), "labels: there may be at most 32");
+    // Few characters, and many bytes.
+    let labels = |n: usize| json!({"controller": 1, "labels": {"a": "\u{10348}".repeat(512), "b": "\u{10348}".repeat(n)}});
+    let why = "labels: together they may have at most 4096 bytes, and these have 4098";
+    assert_eq!(refusal(labels(512)), why);
+    assert!(parse(labels(511)).is_ok());
     for version in
         [json!({}), json!({"controller": 2}), json!({"controller": "1"}), json!({"controller": null})]
     {

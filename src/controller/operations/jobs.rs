@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use tokio::sync::Semaphore;
+
 use super::{answers, conflict, missing};
 use crate::confine::Support;
 use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
@@ -17,6 +19,8 @@ use crate::rpc::operation::{HostPage, JobFilter, LostAttempt, OperationCode, Ope
 use crate::rpc::report::controller::{self as report, DeletedJob, Explained, Hosts, JobReport, Jobs};
 use crate::work::Leftovers;
 
+/// Lists of jobs that are read at a time.
+static LISTS: Semaphore = Semaphore::const_new(4);
 /// Rows of a list, unless asked otherwise.
 const PAGE: u32 = 50;
 /// Hosts of a recap that are shown with a job, and of a page unless asked otherwise.
@@ -24,7 +28,7 @@ const HOSTS: u32 = 100;
 
 impl Service {
     pub(super) async fn list_jobs(&self, asked: JobFilter) -> Result<Jobs, OperationRefusal> {
-        let JobFilter { state, kind, name, group, node, label, since, until, before, limit } = asked;
+        let JobFilter { state, kind, name, group, node, label, since, until, before, limit, brief } = asked;
         let time = |time: jiff::Timestamp| Time(time.as_millisecond());
         let filter = store::JobFilter {
             states: state,
@@ -36,7 +40,10 @@ impl Service {
             since: since.map(time),
             until: until.map(time),
             before: before.map(JobId),
+            brief,
         };
+        // It is never closed. Who comes later waits here, and not with a page in its hands.
+        let _turn = LISTS.acquire().await;
         let page = self.driver.store.list(filter, limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).await?;
         Ok(Jobs { jobs: page.jobs.iter().map(JobReport::from).collect(), next: page.next.map(|id| id.0) })
     }

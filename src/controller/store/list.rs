@@ -13,6 +13,7 @@ use super::{Engine, Store};
 use crate::controller::core::{
     Ending, GroupName, InstanceName, Job, JobId, JobKind, JobState, OutputEnd, Progress, Time,
 };
+use crate::os::answers::PAGE;
 
 /// Which jobs a list shows. An empty filter shows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct JobFilter {
     pub until: Option<Time>,
     /// A lower number: the next page begins below the last job of this one.
     pub before: Option<JobId>,
+    /// Without what came with a submission, the name aside, and why a job is in its state.
+    pub brief: bool,
 }
 
 /// A job in a list.
@@ -151,8 +154,11 @@ impl JobDetail {
     }
 }
 
-/// The most rows of one page.
+/// The most rows of one page, and those that are read at a time, after which it may end by its bytes.
 pub const PAGE_MAX: u32 = 1000;
+const ROWS_AT_ONCE: u32 = 50;
+/// Bytes of a row's keys and numbers where it is shown.
+const ROW: usize = 512;
 
 /// As long as a transaction of PostgreSQL may take: within this time numbers may not follow the order of creation.
 const SLACK_MS: i64 = 60_000;
@@ -162,8 +168,13 @@ const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.prior
     job.started, job.finished, job.cancel_requested, job.explanation, job.events, job.rc, job.labels, \
     job.launched_by, job.terms";
 
+/// The same without texts that came with a submission or say why; the name is shown to everybody.
+const BRIEF: &str = "job.id, NULL, job.kind, job.name, job.state, job.priority, job.controller_node, \
+    job.execution_node, job.instance_group, job.attempt, job.impact, job.hosts, job.forks, job.created, \
+    job.started, job.finished, job.cancel_requested, '', job.events, job.rc, '{}', '', ''";
+
 impl Store {
-    /// One page of jobs, newest first, at most `limit` and [`PAGE_MAX`] of them.
+    /// One page of jobs, newest first, at most `limit` and [`PAGE_MAX`] of them, and of [`PAGE`] bytes, about.
     pub async fn list(&self, filter: JobFilter, limit: u32) -> Result<JobPage, Error> {
         self.read(move |sql| page(sql, &filter, limit.clamp(1, PAGE_MAX))).await
     }
@@ -211,6 +222,31 @@ impl Conditions {
 }
 
 fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Error> {
+    let (mut rest, mut page, mut left, mut size) = (filter.clone(), JobPage::default(), limit, 0);
+    // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
+    let has_labels =
+        |row: &JobRow| filter.labels.iter().all(|(name, value)| row.labels.get(name) == Some(value));
+    loop {
+        let rows = left.min(ROWS_AT_ONCE);
+        let found = rows_of(sql, &rest, rows)?;
+        let is_end = found.len() < rows as usize;
+        for mut row in found {
+            size += ROW + row.text_bytes();
+            let row = read(&mut row)?;
+            (left, rest.before) = (left - 1, Some(row.id));
+            page.jobs.extend(Some(row).filter(has_labels));
+            if left == 0 || size >= PAGE {
+                return Ok(JobPage { next: rest.before, ..page });
+            }
+        }
+        if is_end {
+            return Ok(page);
+        }
+    }
+}
+
+/// The first rows that a filter leaves.
+fn rows_of(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<Vec<Row>, Error> {
     let mut all = time_range(sql, filter)?;
     all.add_any("job.state", filter.states.iter().map(|state| state.name()));
     all.add_any("job.kind", filter.kinds.iter().map(|kind| kind.name()));
@@ -236,19 +272,13 @@ fn page(sql: &mut dyn Sql, filter: &JobFilter, limit: u32) -> Result<JobPage, Er
         order = "l0.job";
     }
     let conditions = if all.texts.is_empty() { "TRUE".into() } else { all.texts.join(" AND ") };
+    let columns = if filter.brief && filter.labels.is_empty() { BRIEF } else { COLUMNS };
     let query = format!(
-        "SELECT {COLUMNS} FROM job WHERE job.id IN \
+        "SELECT {columns} FROM job WHERE job.id IN \
          (SELECT job.id FROM {from} WHERE {conditions} ORDER BY {order} DESC LIMIT {limit}) \
          ORDER BY job.id DESC"
     );
-    let rows = sql.query(&query, &all.values)?;
-    let mut jobs = rows.into_iter().map(|mut row| read(&mut row)).collect::<Result<Vec<_>, _>>()?;
-    let next = jobs.last().filter(|_| jobs.len() == limit as usize).map(|job| job.id);
-    // Labels are cut in the index, so jobs with other long ones are sorted out at the end.
-    let has_labels =
-        |row: &JobRow| filter.labels.iter().all(|(name, value)| row.labels.get(name) == Some(value));
-    jobs.retain(has_labels);
-    Ok(JobPage { jobs, next })
+    sql.query(&query, &all.values)
 }
 
 /// The range of the index of names in which all names with that beginning are.
@@ -315,7 +345,10 @@ fn read(row: &mut Row) -> Result<JobRow, Error> {
         rc: row.take()?,
         labels: from_json(&row.take::<String>()?)?,
         launched_by: row.take()?,
-        terms: from_json(&row.take::<String>()?)?,
+        terms: match row.take::<String>()?.as_str() {
+            "" => Terms::default(),
+            terms => from_json(terms)?,
+        },
     })
 }
 

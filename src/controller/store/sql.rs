@@ -92,6 +92,15 @@ impl Row {
         Self(values.into_iter())
     }
 
+    /// Bytes of its texts.
+    pub(super) fn text_bytes(&self) -> usize {
+        let bytes = |value: &SqlValue| match value {
+            SqlValue::Text(Some(text)) => text.len(),
+            SqlValue::Text(None) | SqlValue::Int(_) => 0,
+        };
+        self.0.as_slice().iter().map(bytes).sum()
+    }
+
     /// The next column.
     pub(super) fn take<T: Column>(&mut self) -> Result<T, Error> {
         let value = self.0.next();

@@ -1,7 +1,7 @@
 // The views of the mesh: its picture with what is known of one node, links, nodes, groups, and what the doctor finds.
 // It owns what counts as wrong with a node or a link, so that every view says the same of it.
 
-import { get, may, post, session } from "./api.js";
+import { get, list, may, post, session } from "./api.js";
 import {
   Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, searchForm,
   searchInput, size, state, usage,
@@ -166,7 +166,7 @@ export function meshView(route) {
       panel, el("p", { class: "note legend" }, keys)),
     hears: aboutMesh,
     async load() {
-      const [{ nodes }, { links }, byName] = await Promise.all([get("nodes"), get("links"), instances()]);
+      const [nodes, links, byName] = await Promise.all([list("nodes"), list("links"), instances()]);
       mesh = { nodes, links: links.map(summary), byName };
       picture.show(
         mesh.nodes.map(node => {
@@ -230,7 +230,7 @@ export function linksView(route) {
     title: "Links",
     element: all.element,
     hears: event => event.event.startsWith("link."),
-    load: async () => all.show((await get("links")).links.map(summary).sort((a, b) => rank(a) - rank(b))),
+    load: async () => all.show((await list("links")).map(summary).sort((a, b) => rank(a) - rank(b))),
   };
 }
 
@@ -255,7 +255,7 @@ export function nodesView(route) {
     element: all.element,
     hears: aboutMesh,
     async load() {
-      const [{ nodes }, byName] = await Promise.all([get("nodes"), instances()]);
+      const [nodes, byName] = await Promise.all([list("nodes"), instances()]);
       const known = new Set(nodes.map(one => one.name));
       // An instance may be away for longer than the mesh remembers it.
       const gone = [...byName.keys()].filter(name => !known.has(name));
@@ -292,7 +292,7 @@ export function groupsView() {
 }
 
 export function doctorView() {
-  const list = el("div");
+  const report = el("div");
   const kinds = { error: "bad", warning: "warn", "not asked": "off" };
   const finding = one => el("li", {},
     el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "],
@@ -304,13 +304,13 @@ export function doctorView() {
     findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
     const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.`
       : `Nothing is wrong with ${session.node}.`;
-    fill(list, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
+    fill(report, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
       findings.length > 0 && el("ol", {}, findings.map(finding)));
     return sum;
   }
   return {
     title: "Doctor",
-    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", examine)), list),
+    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", examine)), report),
     hears: () => false,
     // Seconds: an examination looks at much.
     every: 600,

@@ -40,6 +40,9 @@ const LOOK: Duration = Duration::from_secs(15);
 /// Why a part of the output is not there.
 const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
 
+/// The operation of which nobody without a level reads more than he is shown.
+pub(super) const LIST: &str = "job.list";
+
 pub(super) const NDJSON: &str = "application/x-ndjson";
 
 pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
@@ -83,12 +86,17 @@ pub(super) struct Again {
 impl Web {
     /// What the controller answers, of which somebody without a level sees less. A body says nothing here.
     pub(super) async fn operate(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
-        let _ignored = small(asked.body).await?;
-        let (mut answer, _) = self.ask(&asked.visitor, op, asked.arguments).await?;
-        if asked.visitor.level < AccessLevel::Read {
+        let ApiRequest { visitor, mut arguments, body, .. } = asked;
+        let (_ignored, sees_all) = (small(body).await?, visitor.level >= AccessLevel::Read);
+        if !sees_all && op == LIST {
+            arguments.insert("brief".to_owned(), Value::from(true));
+        }
+        let (mut answer, _) = self.ask(&visitor, op, arguments).await?;
+        if !sees_all {
             public::reduce(&mut answer);
         }
-        Ok(answer::json(StatusCode::OK, &answer))
+        let answer = Arc::new(answer);
+        self.large(&visitor, move || answer.clone()).await
     }
 
     pub(super) async fn rerun(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
@@ -101,7 +109,8 @@ impl Web {
             again.map_err(|_| ApiRefusal::bad("the body is {\"failed_hosts\": true}"))?;
         arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
         let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
-        Ok(answer::json(StatusCode::OK, &answer))
+        let answer = Arc::new(answer);
+        self.large(&visitor, move || answer.clone()).await
     }
 
     /// Bytes as the runner wrote them.

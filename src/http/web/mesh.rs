@@ -6,39 +6,56 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use http::StatusCode;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Web;
+use super::query::ParameterKind;
+use super::refusal::ApiRefusal;
+use super::{ApiRequest, Web};
 use crate::control::{Context, far_links};
-use crate::http::answer::{self, HttpAnswer};
-use crate::rpc::report::node::{LinkReport, Section, ends};
+use crate::http::answer::HttpAnswer;
+use crate::mesh::{Links, Status};
+use crate::os::answers::{PAGE, fitting};
+use crate::rpc::report::node::LinkReport;
+use crate::wire::NodeId;
 
 /// How long after the last round a look begins another one: less than a page waits between two looks.
 const ASK: Duration = Duration::from_secs(25);
 /// Nodes that are asked at a time, and how long each may take.
 const AT_ONCE: usize = 8;
 const WITHIN: Duration = Duration::from_secs(10);
-/// Links of one node that are shown with figures.
+/// Links of one node whose figures are kept, and of all nodes together; bytes of a word in them.
 const MOST_LINKS: usize = 256;
+const MOST_FIGURES: usize = 16_384;
+const WORD: usize = 64;
+/// Bytes of one list in a node.
+const PART: usize = 64 << 10;
 /// How long an answer is kept. A node that has said nothing is not asked again before: those of receptor never do.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// All nodes of the mesh.
+/// Where a page begins: behind the node, or the link, that `next` of the one before has named.
+pub(super) const OF_NODES: &[(&str, ParameterKind)] = &[("after", ParameterKind::Text)];
+pub(super) const OF_LINKS: &[(&str, ParameterKind)] = &[("after", ParameterKind::many::<String>())];
+
+/// Nodes of the mesh, one page of them.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct MeshNodes {
     nodes: Vec<MeshNode>,
+    /// What the next page asks for as `after`, if there is one.
+    next: Option<String>,
 }
 
-/// All links of the mesh.
+/// Links of the mesh, one page of them.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct MeshLinks {
     links: Vec<MeshLink>,
+    /// What the next page asks for as `after`, the one and then the other, if there is one.
+    next: Option<[String; 2]>,
 }
 
 /// A node of the mesh.
@@ -70,9 +87,10 @@ pub(crate) struct MeshLink {
 }
 
 /// What one end says of a link.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct LinkFigures {
-    from: String,
+    #[schemars(with = "String")]
+    from: NodeId,
     transport: String,
     rtt_seconds: Option<f64>,
     loss: f64,
@@ -92,88 +110,112 @@ pub(super) struct FarLinks {
 struct SharedLinks {
     context: Context,
     // A lock and no task: held for a copy or an entry alone.
-    said: Mutex<BTreeMap<String, FarAnswer>>,
+    said: Mutex<FarAnswers>,
 }
 
 /// A node's answer, or that there was none.
 #[derive(Clone)]
 struct FarAnswer {
     at: Instant,
-    asked: Timestamp,
-    links: Option<Vec<LinkReport>>,
+    figures: Option<Arc<FiguresByNode>>,
 }
 
+/// What one node says of its links, by those at the other ends.
+type FiguresByNode = BTreeMap<NodeId, LinkFigures>;
+
+/// What nodes have said, by their names.
+type FarAnswers = BTreeMap<NodeId, FarAnswer>;
+
 impl Web {
-    pub(super) async fn nodes(&self) -> HttpAnswer {
-        let (own, mesh) = (self.context.node.id(), self.context.node.status().await);
+    pub(super) async fn nodes(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let (own, mesh) = (self.context.node.id().clone(), self.context.node.status().await);
         let states = self.context.observer.controller().await.map(|(report, _)| report.nodes);
         let states: BTreeMap<String, String> =
             states.into_iter().flatten().map(|one| (one.node, one.node_state)).collect();
-        let costs = mesh.path_costs(own);
-        let linked = mesh.known_connection_costs.iter();
-        let mut names: BTreeSet<_> = linked.flat_map(|(node, links)| links.keys().chain([node])).collect();
-        names.extend(mesh.routing_table.keys().chain([own]));
-        names.extend(mesh.advertisements.iter().map(|ad| &ad.node_id));
-        let mut nodes = Vec::new();
-        for name in names {
-            let next_hop = mesh.routing_table.get(name);
-            let neighbours = mesh.known_connection_costs.get(name);
-            let mut node = MeshNode {
-                name: name.to_string(),
-                own: name == own,
-                reachable: name == own || next_hop.is_some(),
-                next_hop: next_hop.map(ToString::to_string),
-                cost: costs.get(name).copied().filter(|_| name == own || next_hop.is_some()),
-                neighbours: neighbours
-                    .iter()
-                    .flat_map(|links| links.keys())
-                    .map(ToString::to_string)
-                    .collect(),
-                instance: states.get(name.as_str()).cloned(),
-                ..MeshNode::default()
-            };
-            for ad in mesh.advertisements.iter().filter(|ad| ad.node_id == *name) {
-                node.services.push(ad.service.to_string());
-                let types = ad.work_commands.iter().flatten().map(|kind| kind.work_type.clone());
-                node.work_types.extend(types);
-                node.last_advertised = node.last_advertised.max(Some(ad.time));
-            }
-            nodes.push(node);
-        }
-        answer::json(StatusCode::OK, &MeshNodes { nodes })
+        let after = asked.arguments.get("after").and_then(Value::as_str).map(str::to_owned);
+        self.large(&asked.visitor, move || nodes(&own, &mesh, &states, after.as_deref())).await
     }
 
-    pub(super) async fn links(&self) -> HttpAnswer {
-        let own = self.context.node.id().to_string();
-        let mesh = self.context.observer.report(&[Section::Costs, Section::Links]).await;
-        let new = |(a, b): &(String, String), [cost_ab, cost_ba]: [Option<f64>; 2]| {
-            let (a, b) = (a.clone(), b.clone());
-            MeshLink { a, b, cost_ab, cost_ba, figures: Vec::new() }
-        };
-        let costs = mesh.link_costs().into_iter();
-        let mut links: BTreeMap<_, _> =
-            costs.map(|(ends, costs)| (ends.clone(), new(&ends, costs))).collect();
+    pub(super) async fn links(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let after = asked.arguments.get("after").map(<[String; 2]>::deserialize).transpose();
+        let after = after.map_err(|_| ApiRefusal::bad("after: it is the two names that `next` has"))?;
+        let own = self.context.node.id().clone();
+        let (mesh, reports) = (self.context.node.status().await, self.context.node.links().await);
+        let reports = reports.into_iter().map(|link| (link.node_id.clone(), LinkReport::from(link)));
+        let figures = reports.map(|(to, link)| (to, LinkFigures::new(own.clone(), link))).collect();
         let mut said = self.far_links.look();
-        let (at, asked) = (Instant::now(), Timestamp::now());
-        said.insert(own.clone(), FarAnswer { at, asked, links: mesh.links });
-        for (from, FarAnswer { asked, links: reports, .. }) in said {
-            for report in reports.into_iter().flatten() {
-                let ends = ends(&from, &report.node_id);
-                // What another node says may be older than what is known of the mesh.
-                if from == own || links.contains_key(&ends) {
-                    let link = links.entry(ends).or_insert_with_key(|ends| new(ends, [None; 2]));
-                    link.figures.push(LinkFigures::new(from.clone(), asked, report));
-                }
-            }
-        }
-        answer::json(StatusCode::OK, &MeshLinks { links: links.into_values().collect() })
+        said.insert(own.clone(), FarAnswer { at: Instant::now(), figures: Some(Arc::new(figures)) });
+        self.large(&asked.visitor, move || links(&own, &mesh, &said, after.as_ref())).await
     }
 }
 
+/// A page of nodes.
+fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: Option<&str>) -> MeshNodes {
+    let costs = mesh.path_costs(own);
+    let mut offers = BTreeMap::<_, Vec<_>>::new();
+    for ad in &mesh.advertisements {
+        offers.entry(&ad.node_id).or_default().push(ad);
+    }
+    let linked = mesh.known_connection_costs.iter();
+    let mut names: BTreeSet<_> = linked.flat_map(|(node, links)| links.keys().chain([node])).collect();
+    names.extend(mesh.routing_table.keys().chain([own]).chain(offers.keys().copied()));
+    let names = names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after));
+    let part = |texts: &mut dyn Iterator<Item = String>| fitting(texts, PART).0;
+    let node = |name: &NodeId| {
+        let next_hop = mesh.routing_table.get(name);
+        let neighbours = mesh.known_connection_costs.get(name);
+        let ads = offers.get(name).map(Vec::as_slice).unwrap_or_default();
+        let types = ads.iter().flat_map(|ad| ad.work_commands.iter().flatten());
+        MeshNode {
+            name: name.to_string(),
+            own: name == own,
+            reachable: name == own || next_hop.is_some(),
+            next_hop: next_hop.map(ToString::to_string),
+            cost: costs.get(name).copied().filter(|_| name == own || next_hop.is_some()),
+            neighbours: part(&mut neighbours.iter().flat_map(|all| all.keys()).map(ToString::to_string)),
+            services: part(&mut ads.iter().map(|ad| ad.service.to_string())),
+            work_types: part(&mut types.map(|kind| kind.work_type.clone())),
+            last_advertised: ads.iter().map(|ad| ad.time).max(),
+            instance: states.get(name.as_str()).cloned(),
+        }
+    };
+    let (nodes, more): (Vec<MeshNode>, _) = fitting(names.map(node), PAGE);
+    let next = nodes.last().filter(|_| more > 0).map(|node| node.name.clone());
+    MeshNodes { nodes, next }
+}
+
+/// A page of links.
+fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: Option<&[String; 2]>) -> MeshLinks {
+    let figures = |from: &NodeId| said.get(from).and_then(|answer| answer.figures.as_ref());
+    let mut links = BTreeMap::<_, [Option<f64>; 2]>::new();
+    for (from, costs) in mesh.known_connection_costs.iter() {
+        for (to, cost) in costs.iter() {
+            links.entry([from.min(to), from.max(to)]).or_default()[usize::from(from > to)] = Some(cost.get());
+        }
+    }
+    // A new link of our own may not be in the mesh's picture yet.
+    let neighbours = figures(own).into_iter().flat_map(|figures| figures.keys());
+    neighbours.for_each(|to| _ = links.entry([own.min(to), own.max(to)]).or_default());
+    let link = |([a, b], [cost_ab, cost_ba]): ([&NodeId; 2], [Option<f64>; 2])| {
+        let said = [(a, b), (b, a)].into_iter().filter_map(|(from, to)| figures(from)?.get(to).cloned());
+        MeshLink { a: a.to_string(), b: b.to_string(), cost_ab, cost_ba, figures: said.collect() }
+    };
+    let is_behind = |ends: &[&NodeId; 2]| {
+        after.is_none_or(|after| ends.map(NodeId::as_str) > after.each_ref().map(String::as_str))
+    };
+    let rest = links.into_iter().filter(|(ends, _)| is_behind(ends));
+    let (links, more): (Vec<MeshLink>, _) = fitting(rest.map(link), PAGE);
+    let next = links.last().filter(|_| more > 0).map(|link| [link.a.clone(), link.b.clone()]);
+    MeshLinks { links, next }
+}
+
 impl LinkFigures {
-    fn new(from: String, asked: Timestamp, link: LinkReport) -> Self {
-        let LinkReport { transport, probe_loss, queued_bytes, dropped, bytes_in, bytes_out, .. } = link;
+    fn new(from: NodeId, link: LinkReport) -> Self {
+        let LinkReport { mut transport, probe_loss, queued_bytes, dropped, bytes_in, bytes_out, .. } = link;
         let (rtt_seconds, loss) = (link.rtt.map(|nanos| nanos as f64 / 1e9), probe_loss);
+        transport.truncate(transport.floor_char_boundary(WORD));
+        transport.shrink_to_fit();
+        let asked = Timestamp::now();
         Self { from, transport, rtt_seconds, loss, queued_bytes, dropped, bytes_in, bytes_out, asked }
     }
 }
@@ -185,7 +227,7 @@ impl FarLinks {
     }
 
     /// What the others have said. Who looks has them asked for the next look.
-    fn look(&self) -> BTreeMap<String, FarAnswer> {
+    fn look(&self) -> FarAnswers {
         let mut round = self.round.lock();
         if round.as_ref().is_none_or(|(begun, task)| task.is_finished() && begun.elapsed() >= ASK) {
             let asking = tokio::spawn(self.shared.clone().ask_all());
@@ -200,27 +242,104 @@ impl FarLinks {
 impl SharedLinks {
     async fn ask_all(self: Arc<Self>) {
         let mesh = self.context.node.status().await;
-        let due: Vec<String> = {
+        let due: Vec<NodeId> = {
             let mut said = self.said.lock();
-            said.retain(|name, _| mesh.routing_table.keys().any(|node| node.as_str() == name));
-            let is_silent = |name: &String| said.get(name).is_some_and(|answer| answer.links.is_none());
-            let nodes = mesh.routing_table.keys().map(ToString::to_string);
-            nodes.filter(|name| !is_silent(name)).collect()
+            said.retain(|name, _| mesh.routing_table.contains_key(name));
+            let is_silent = |name: &NodeId| said.get(name).is_some_and(|answer| answer.figures.is_none());
+            mesh.routing_table.keys().filter(|name| !is_silent(name)).cloned().collect()
         };
         let mut answers = stream::iter(due).map(|node| self.ask(node)).buffer_unordered(AT_ONCE);
         while let Some((node, links)) = answers.next().await {
-            let answer = FarAnswer { at: Instant::now(), asked: Timestamp::now(), links };
-            self.said.lock().insert(node, answer);
+            let known = mesh.known_connection_costs.get(&node);
+            let mut said = self.said.lock();
+            said.remove(&node);
+            let room = MOST_FIGURES.saturating_sub(kept(&said)).min(MOST_LINKS);
+            let figures = links.map(|links| Arc::new(bounded(&node, links, known.map(AsRef::as_ref), room)));
+            said.insert(node, FarAnswer { at: Instant::now(), figures });
         }
     }
 
-    async fn ask(&self, node: String) -> (String, Option<Vec<LinkReport>>) {
+    async fn ask(&self, node: NodeId) -> (NodeId, Option<Vec<LinkReport>>) {
         let said = timeout(WITHIN, far_links(&self.context, &node)).await;
-        // What a node says of itself is bounded.
-        let said = said.ok().flatten().map(|mut links| {
-            links.truncate(MOST_LINKS);
-            links
-        });
-        (node, said)
+        (node, said.ok().flatten())
+    }
+}
+
+fn kept(said: &FarAnswers) -> usize {
+    said.values().filter_map(|answer| answer.figures.as_ref()).map(|figures| figures.len()).sum()
+}
+
+/// What is kept of what another node says: of each link that the mesh knows one word and numbers.
+fn bounded(from: &NodeId, links: Vec<LinkReport>, known: Option<&Links>, most: usize) -> FiguresByNode {
+    let known = |link: &LinkReport| Some(known?.get_key_value(link.node_id.as_str())?.0.clone());
+    let named = links.into_iter().filter_map(|link| Some((known(&link)?, link)));
+    named.take(most).map(|(to, link)| (to, LinkFigures::new(from.clone(), link))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Cost;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).unwrap()
+    }
+
+    /// `hub` with links to so many nodes.
+    fn star(leaves: usize) -> Status {
+        let leaf = |n| node(&format!("{n:0>200}"));
+        let cost = Cost::new(1.0).unwrap();
+        let hub: Links = (0..leaves).map(|n| (leaf(n), cost)).collect();
+        let back = |n| (leaf(n), Arc::new(Links::from([(node("hub"), cost)])));
+        let costs = (0..leaves).map(back).chain([(node("hub"), Arc::new(hub))]).collect();
+        Status { known_connection_costs: Arc::new(costs), ..Status::default() }
+    }
+
+    #[test]
+    fn pages_end_by_their_bytes_and_lead_through_everything() {
+        let (mesh, own) = (star(5_000), node("hub"));
+        let (mut names, mut pages, mut after) = (BTreeSet::new(), 0, None::<String>);
+        loop {
+            let page = nodes(&own, &mesh, &BTreeMap::new(), after.as_deref());
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE + 4 * PART);
+            (names, pages) = (&names | &page.nodes.iter().map(|node| node.name.clone()).collect(), pages + 1);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(names.len() == 5_001 && pages > 1, "{} in {pages}", names.len());
+        let (mut seen, mut pages, mut after) = (0, 0, None);
+        loop {
+            let page = links(&own, &mesh, &BTreeMap::new(), after.as_ref());
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE + 4096);
+            assert!(page.links.iter().all(|link| link.cost_ab == Some(1.0) && link.cost_ba == Some(1.0)));
+            (seen, pages) = (seen + page.links.len(), pages + 1);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(seen == 5_000 && pages > 1, "{seen} in {pages}");
+    }
+
+    #[test]
+    fn of_a_far_node_only_known_links_are_kept_each_with_one_short_word() {
+        let mesh = star(300);
+        let said = |to: &str| LinkReport {
+            node_id: to.to_owned(),
+            transport: "é".repeat(3000),
+            address: "x".repeat(900),
+            ..LinkReport::default()
+        };
+        let all: Vec<_> = mesh.known_connection_costs.keys().map(|to| said(to.as_str())).collect();
+        let lies =
+            (0..300).map(|n| said(&format!("invented-{n}"))).chain(all.iter().cloned()).chain(all.clone());
+        let known = mesh.known_connection_costs.get("hub").map(AsRef::as_ref);
+        let kept = bounded(&node("hub"), lies.collect(), known, MOST_LINKS);
+        assert_eq!(kept.len(), MOST_LINKS);
+        assert!(kept.values().all(|figures| figures.transport.len() == WORD));
+        assert!(bounded(&node("hub"), all.clone(), None, MOST_LINKS).is_empty());
+        assert!(bounded(&node("hub"), all, known, 0).is_empty(), "there is one sum for all");
     }
 }

@@ -41,6 +41,7 @@ use super::answer::{self, HttpAnswer};
 use super::hosts::{ServerNames, is_own_page, only};
 use super::server::{HttpClient, Responding, Site};
 use crate::control::Context;
+use crate::os::answers::UNREAD;
 use crate::os::places::{Places, Share};
 use crate::rpc::report::finding::Finding;
 use crate::rpc::report::node::Section;
@@ -90,6 +91,8 @@ pub(crate) struct Web {
     gate: Gate,
     hosts: ServerNames,
     streams: Places<String>,
+    /// Bytes of answers that clients have not read yet.
+    answers: Places<String>,
     description: OnceLock<Value>,
     watch: EventWatch,
     far_links: FarLinks,
@@ -160,6 +163,7 @@ impl Web {
             gate: Gate::new(tokens, (client_level, client_names), allow),
             hosts: ServerNames::new(hosts, &own_host, false),
             streams: Places::new(STREAMS),
+            answers: Places::new(UNREAD),
             description: OnceLock::new(),
             watch: EventWatch::new(&context),
             far_links: FarLinks::new(&context),
@@ -235,11 +239,26 @@ impl Web {
         with_cookies(self.gate.sign_out(&asked.visitor, &asked.called))
     }
 
-    /// What `meshctl status` tells.
-    async fn status(&self) -> HttpAnswer {
+    /// What `meshctl status` tells, but for the tables of the mesh: nodes and links are pages of them.
+    async fn status(&self, asked: &ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         let mut sections = Section::USUAL.to_vec();
+        sections
+            .retain(|section| ![Section::Routes, Section::Advertisements, Section::Costs].contains(section));
         sections.extend([Section::Peers, Section::Health, Section::Ending]);
-        answer::json(StatusCode::OK, &self.context.observer.report(&sections).await)
+        let report = Arc::new(self.context.observer.report(&sections).await);
+        self.large(&asked.visitor, move || report.clone()).await
+    }
+
+    /// JSON that may be large, or comes of what is large.
+    async fn large<T: Serialize>(
+        &self,
+        visitor: &Visitor,
+        make: impl Fn() -> T + Send + Sync + 'static,
+    ) -> Result<HttpAnswer, ApiRefusal> {
+        let room = self.answers.none_yet(visitor.caller().to_string());
+        let answer = answer::large(answer::JSON, room, move || answer::line(&make())).await;
+        let why = "too many answers to the same client are unread, or are being made: try again";
+        answer.ok_or_else(|| ApiRefusal::new(Code::Busy, why))
     }
 
     async fn doctor(&self) -> HttpAnswer {

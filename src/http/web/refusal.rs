@@ -30,6 +30,8 @@ pub(super) enum Code {
     TooLarge,
     TooMany,
     Misdirected,
+    /// Too many answers are not read.
+    Busy,
 }
 
 /// As clients read it.
@@ -59,6 +61,7 @@ impl Code {
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many"),
             Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "misdirected"),
+            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
         }
     }
 }

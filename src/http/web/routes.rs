@@ -7,8 +7,8 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::jobs::{Again, NDJSON, NewJob, OF_EVENTS, OF_JOBS, OF_OUTPUT};
-use super::mesh::{MeshLinks, MeshNodes};
+use super::jobs::{Again, LIST, NDJSON, NewJob, OF_EVENTS, OF_JOBS, OF_OUTPUT};
+use super::mesh::{MeshLinks, MeshNodes, OF_LINKS, OF_NODES};
 use super::openapi::{ApiContent, json_of};
 use super::query::ParameterKind;
 use super::refusal::{ApiRefusal, Code};
@@ -95,18 +95,18 @@ routes! {
         |web, asked| web.sign_in(asked).await;
     POST "/api/v1/session/end" READ, "The session is over", &[], NOTHING => NOTHING,
         |web, asked| Ok(web.sign_out(&asked));
-    GET "/api/v1/status" Needs::Presence, "The mesh as the node sees it", &[], NOTHING => json_of::<NodeReport>(),
-        |web, _asked| Ok(web.status().await);
-    GET "/api/v1/nodes" Needs::Presence, "The nodes of the mesh", &[], NOTHING => json_of::<MeshNodes>(),
-        |web, _asked| Ok(web.nodes().await);
-    GET "/api/v1/links" Needs::Presence, "The links of the mesh", &[], NOTHING => json_of::<MeshLinks>(),
-        |web, _asked| Ok(web.links().await);
+    GET "/api/v1/status" Needs::Presence, "The node and its neighbours", &[], NOTHING => json_of::<NodeReport>(),
+        |web, asked| web.status(&asked).await;
+    GET "/api/v1/nodes" Needs::Presence, "The nodes of the mesh, by name", OF_NODES, NOTHING => json_of::<MeshNodes>(),
+        |web, asked| web.nodes(asked).await;
+    GET "/api/v1/links" Needs::Presence, "The links of the mesh, by name", OF_LINKS, NOTHING => json_of::<MeshLinks>(),
+        |web, asked| web.links(asked).await;
     GET "/api/v1/instances" Needs::Presence, "Nodes that run jobs", &[], NOTHING => json_of::<Instances>(),
         |web, asked| web.operate(asked, "instance.list").await;
     GET "/api/v1/groups" Needs::Presence, "Groups of instances", &[], NOTHING => json_of::<Groups>(),
         |web, asked| web.operate(asked, "group.list").await;
     GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
-        |web, asked| web.operate(asked, "job.list").await;
+        |web, asked| web.operate(asked, LIST).await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),

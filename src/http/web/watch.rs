@@ -21,6 +21,7 @@ use super::{ApiRequest, Web};
 use crate::control::{Context, OperationStream, Operations};
 use crate::http::answer::HttpAnswer;
 use crate::http::hosts::only;
+use crate::os::answers::off_thread;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::work::CallerName;
@@ -148,7 +149,14 @@ impl Lookout {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let events = log.add(self.look().await);
+            let (mut before, now) = (log, self.look().await);
+            let compare = move || {
+                let events = before.add(now);
+                (before, events)
+            };
+            // Only a process that ends compares no more.
+            let Some((after, events)) = off_thread(compare).await else { return };
+            log = after;
             let mut state = self.state.lock();
             for event in &events {
                 // Without viewers it goes nowhere.
@@ -175,7 +183,7 @@ impl Lookout {
         if let Some(controller) = &self.context.controller
             && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
         {
-            let filter = JobFilter { limit: Some(Snapshot::JOBS), ..JobFilter::default() };
+            let filter = JobFilter { limit: Some(Snapshot::JOBS), brief: true, ..JobFilter::default() };
             if let Some(operation::Answer::ListJobs(list)) =
                 ask(controller.as_ref(), Operation::ListJobs(filter)).await
             {

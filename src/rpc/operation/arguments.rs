@@ -155,6 +155,8 @@ arguments! {
         until: Option<Timestamp>,
         before: Option<i64>,
         limit: Option<u32>,
+        /// Nothing of what came with a submission but the name.
+        brief: bool,
     }
 
     /// Which hosts of a job are listed.

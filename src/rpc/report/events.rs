@@ -70,6 +70,9 @@ pub struct Snapshot {
     pub jobs: Option<Vec<JobReport>>,
 }
 
+/// Changes that are told at once. More of them are a gap.
+const MOST: usize = 10_000;
+
 /// Follows one node: what was seen last, and how many events there were.
 #[derive(Debug)]
 pub struct EventLog {
@@ -100,6 +103,10 @@ impl EventLog {
             events.push(MeshEvent::gap(self.seq, node, Some(since), now.time));
         }
         events.extend(diff(&self.last, &now, self.seq + events.len() as u64));
+        if events.len() > MOST {
+            let node = now.mesh.node_id.clone().unwrap_or_default();
+            events = vec![MeshEvent::gap(self.seq, node, Some(self.last.time), now.time)];
+        }
         self.seq += events.len() as u64;
         let last = std::mem::replace(&mut self.last, now);
         self.last.controller = self.last.controller.take().or(last.controller);
@@ -133,10 +140,12 @@ pub fn nodes(mesh: &NodeReport) -> BTreeSet<String> {
 /// What is otherwise in the later of two snapshots, numbered from `seq`.
 pub fn diff(before: &Snapshot, after: &Snapshot, seq: u64) -> Vec<MeshEvent> {
     let mut told = NewEvents { time: after.time, seq, events: Vec::new() };
-    let links = |snapshot: &Snapshot| snapshot.mesh.link_costs().into_keys().collect::<BTreeSet<_>>();
+    fn links(snapshot: &Snapshot) -> BTreeSet<(&str, &str)> {
+        snapshot.mesh.link_costs().into_keys().collect()
+    }
     let (old, new) = (links(before), links(after));
-    for (ends, kind) in changes(&old, &new, EventKind::LinkDown, EventKind::LinkUp) {
-        told.tell(&ends.0, kind, |event| event.peer = Some(ends.1.clone()));
+    for ((a, b), kind) in changes(&old, &new, EventKind::LinkDown, EventKind::LinkUp) {
+        told.tell(a, kind, |event| event.peer = Some((*b).to_owned()));
     }
     let (old, new) = (nodes(&before.mesh), nodes(&after.mesh));
     for (node, kind) in changes(&old, &new, EventKind::NodeLost, EventKind::NodeSeen) {
@@ -323,6 +332,20 @@ mod tests {
                 {"node": "a", "event": "job.state", "job": 8, "from": "running", "to": "successful"},
                 {"node": "a", "event": "job.state", "job": 9, "to": "pending"}])
         );
+    }
+
+    #[test]
+    fn too_many_changes_at_once_are_a_gap() {
+        let mut log = EventLog::new(Snapshot::default(), 7);
+        let mut many = snapshot(2);
+        let routes = many.mesh.routing_table.as_mut().unwrap();
+        routes.extend((0..=MOST).map(|n| (n.to_string(), "hop".to_owned())));
+        let mut later = many.clone();
+        let events = log.add(many);
+        assert!(events.len() == 1 && events[0].event == EventKind::Gap && events[0].seq == 7, "{events:?}");
+        later.controller.as_mut().unwrap().store.up = false;
+        let events = log.add(later);
+        assert!(events.len() == 1 && events[0].event == EventKind::StoreDown && events[0].seq == 8);
     }
 
     #[test]

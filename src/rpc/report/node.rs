@@ -102,7 +102,7 @@ pub struct NodeReport {
 
 impl NodeReport {
     /// The links of the mesh by their [`ends`], with what each of the two says that the link costs.
-    pub fn link_costs(&self) -> BTreeMap<(String, String), [Option<f64>; 2]> {
+    pub fn link_costs(&self) -> BTreeMap<(&str, &str), [Option<f64>; 2]> {
         let mut links = BTreeMap::<_, [_; 2]>::new();
         for (from, costs) in self.known_connection_costs.iter().flatten() {
             for (to, cost) in costs {
@@ -114,8 +114,8 @@ impl NodeReport {
 }
 
 /// The ends of a link, the lesser name first.
-pub fn ends(one: &str, other: &str) -> (String, String) {
-    (one.min(other).to_owned(), one.max(other).to_owned())
+fn ends<'a>(one: &'a str, other: &'a str) -> (&'a str, &'a str) {
+    (one.min(other), one.max(other))
 }
 
 /// A certificate of the node that has expired, or does so within 30 days.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-both![pages_are_what_a_model_says];
+both![pages_are_what_a_model_says, a_page_ends_by_its_bytes_and_a_brief_one_has_no_texts];
 
 /// A small generator with the same numbers in each run.
 pub(super) struct Dice(pub u64);
@@ -65,6 +65,32 @@ async fn pages_are_what_a_model_says(site: Site) {
         shown += expected.len();
     }
     assert!(shown > 500, "the filters show only {shown}");
+}
+
+async fn a_page_ends_by_its_bytes_and_a_brief_one_has_no_texts(site: Site) {
+    let (store, _) = site.ready().await;
+    for at in 0..60 {
+        store.submit(submission(&format!("u{at}")), 1000).await.unwrap();
+    }
+    let long = format!("UPDATE job SET explanation = '{}'", "x".repeat(100_000));
+    sql(&store, long.leak()).await;
+    let (mut seen, mut next) = (Vec::new(), JobFilter::default());
+    loop {
+        let page = store.list(next.clone(), 1000).await.unwrap();
+        assert!((1..=11).contains(&page.jobs.len()), "{}", page.jobs.len());
+        seen.extend(page.jobs.into_iter().map(|row| row.id));
+        next.before = page.next;
+        if next.before.is_none() {
+            break;
+        }
+    }
+    assert!(seen.len() == 60 && seen.is_sorted_by(|a, b| a > b));
+    let brief = JobFilter { brief: true, ..JobFilter::default() };
+    let page = store.list(brief, 1000).await.unwrap();
+    assert!(page.jobs.len() == 60 && page.next.is_none());
+    let row = &page.jobs[0];
+    assert!(row.explanation.is_empty() && row.labels.is_empty() && row.launched_by.is_empty());
+    assert_eq!((row.name.is_empty(), row.terms.clone()), (false, Terms::default()));
 }
 
 fn random_filter(dice: &mut Dice, all: &[JobRow]) -> JobFilter {
