@@ -74,7 +74,7 @@ LOOKS = {
     ("control", "status"): words("status"),
     ("control", "work list"): words("work list"),
     ("control", "work status"): lambda site: site.lines([f"work status {site.unit}"]),
-    ("control", "doctor"): words("doctor"),
+    ("control", "doctor"): words({"command": "doctor"}),
     ("control", "ping"): words("ping friend"),
     ("control", "traceroute"): words("traceroute friend"),
     ("control", "loglevel"): words("loglevel"),
@@ -257,8 +257,6 @@ def test_pages_lead_through_all_that_there_is(site):
     jobs = pages(site, "jobs", lambda before: f"limit=1000&before={before}")
     numbers = [job["id"] for page in jobs for job in page]
     assert len(jobs) > 1 and numbers == sorted(set(numbers), reverse=True) and len(numbers) >= JOBS
-    for query in ("after=a", "after=a&after=b&after=c"):
-        assert site.web.get(f"/api/v1/links?{query}", "t-read").code == "bad_request"
 
 
 def test_meshctl_reads_as_many_pages_as_it_was_asked_for(site):

@@ -71,7 +71,7 @@ export async function list(path) {
   for (let page = 0; page < MOST_PAGES && after !== null; page += 1) {
     const answer = await get(path, { after });
     all = all.concat(answer[path]);
-    after = answer.next;
+    after = answer.next ?? null;
   }
   return all;
 }

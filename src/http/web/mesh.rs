@@ -9,7 +9,7 @@ use futures_util::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -137,15 +137,15 @@ impl Web {
     }
 
     pub(super) async fn links(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
-        let after = asked.arguments.get("after").map(<[String; 2]>::deserialize).transpose();
-        let after = after.map_err(|_| ApiRefusal::bad("after: it is the two names that `next` has"))?;
+        let after = asked.arguments.get("after").and_then(Value::as_array).into_iter().flatten();
+        let after: Vec<String> = after.filter_map(Value::as_str).map(str::to_owned).collect();
         let own = self.context.node.id().clone();
         let (mesh, reports) = (self.context.node.status().await, self.context.node.links().await);
         let reports = reports.into_iter().map(|link| (link.node_id.clone(), LinkReport::from(link)));
         let figures = reports.map(|(to, link)| (to, LinkFigures::new(own.clone(), link))).collect();
         let mut said = self.far_links.look();
         said.insert(own.clone(), FarAnswer { at: Instant::now(), figures: Some(Arc::new(figures)) });
-        self.large(&asked.visitor, move || links(&own, &mesh, &said, after.as_ref())).await
+        self.large(&asked.visitor, move || links(&own, &mesh, &said, &after)).await
     }
 }
 
@@ -185,7 +185,7 @@ fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: 
 }
 
 /// A page of links.
-fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: Option<&[String; 2]>) -> MeshLinks {
+fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: &[String]) -> MeshLinks {
     let figures = |from: &NodeId| said.get(from).and_then(|answer| answer.figures.as_ref());
     let mut links = BTreeMap::<_, [Option<f64>; 2]>::new();
     for (from, costs) in mesh.known_connection_costs.iter() {
@@ -200,9 +200,8 @@ fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: Option<&[String;
         let said = [(a, b), (b, a)].into_iter().filter_map(|(from, to)| figures(from)?.get(to).cloned());
         MeshLink { a: a.to_string(), b: b.to_string(), cost_ab, cost_ba, figures: said.collect() }
     };
-    let is_behind = |ends: &[&NodeId; 2]| {
-        after.is_none_or(|after| ends.map(NodeId::as_str) > after.each_ref().map(String::as_str))
-    };
+    let is_behind =
+        |ends: &[&NodeId; 2]| ends.map(NodeId::as_str).into_iter().gt(after.iter().map(String::as_str));
     let rest = links.into_iter().filter(|(ends, _)| is_behind(ends));
     let (links, more): (Vec<MeshLink>, _) = fitting(rest.map(link), PAGE);
     let next = links.last().filter(|_| more > 0).map(|link| [link.a.clone(), link.b.clone()]);
@@ -309,14 +308,14 @@ mod tests {
             }
         }
         assert!(names.len() == 5_001 && pages > 1, "{} in {pages}", names.len());
-        let (mut seen, mut pages, mut after) = (0, 0, None);
+        let (mut seen, mut pages, mut after) = (0, 0, Vec::new());
         loop {
-            let page = links(&own, &mesh, &BTreeMap::new(), after.as_ref());
+            let page = links(&own, &mesh, &BTreeMap::new(), &after);
             assert!(serde_json::to_vec(&page).unwrap().len() < PAGE + 4096);
             assert!(page.links.iter().all(|link| link.cost_ab == Some(1.0) && link.cost_ba == Some(1.0)));
             (seen, pages) = (seen + page.links.len(), pages + 1);
-            after = page.next;
-            if after.is_none() {
+            after = page.next.map(Vec::from).unwrap_or_default();
+            if after.is_empty() {
                 break;
             }
         }
