@@ -331,13 +331,14 @@ impl Case {
         Ok(())
     }
 
-    /// Lies, a second's worth and then half a minute's (a second's beside receptor nodes), and what is true after the first ones. Nobody ends by them.
+    /// Lies, a second's worth and then half a minute's (none beside receptor nodes), and what is true after the first
+    /// ones. Nobody ends by them.
     fn lie(&self, world: &mut World, before: &mut (Duration, Counts)) -> Result<(), String> {
         let Some(liar) = world.liar.as_ref().map(|liar| liar.node) else { return Ok(()) };
         let ours = |node: &usize| *node != liar && !world.nodes[*node].receptor_like;
         let about: Vec<_> = (0..self.nodes).filter(ours).map(|node| world.nodes[node].id.clone()).collect();
         // Beside receptor nodes alone a node of ours may keep what its owner never heard of: docs/security.md.
-        for (quiet, lies) in [(true, 50), (false, if self.is_mixed() { 50 } else { 1_500 })] {
+        for (quiet, lies) in [(true, 50), (false, if self.is_mixed() { 0 } else { 1_500 })] {
             for _ in 0..lies {
                 world.lie(&about);
                 world.run(Duration::from_millis(20));
