@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
@@ -152,3 +153,24 @@ def test_what_a_job_has_of_the_daemon_s_environment(mesh):
     for name in set(kinds) - {"whole", "wanted"}:
         assert {"PATH", "HOME", "LC_ALL", "SSL_CERT_FILE", "MESHD_UNIT_DIR"} <= set(found[name]), found[name]
     assert found["clean"]["OWN"] == "own"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: needs root")
+def test_what_removes_another_user_s_container_has_none_of_the_daemon_s_secrets(mesh):
+    with tempfile.TemporaryDirectory() as place:
+        programs = pathlib.Path(place)
+        programs.chmod(0o777)
+        engine, seen = programs / "podman", programs / "seen"
+        engine.write_text(f'#!/bin/sh\nif [ "$1" = rm ]; then env >{seen}.new && mv {seen}.new {seen}; else sleep 600; fi; true\n')
+        engine.chmod(0o755)
+        mesh.variables |= {"PATH": f"{programs}:{os.environ['PATH']}", "PGPASSWORD": "canary", "LC_ALL": "C"}
+        kind = command_type("box", "podman", "run --name ansible_runner_1 image")
+        kind["work-command"]["user"] = "nobody"
+        node = mesh.node("n", work=[kind]).start()
+        with node.control() as client:
+            unit = client.submit("n", "box")["unitid"]
+        until("it to run", lambda: node.unit(unit)["StateName"] == "Running")
+        node.command(f"work cancel {unit}")
+        until("the engine to be asked", seen.exists)
+        found = dict(line.split("=", 1) for line in seen.read_text().splitlines())
+    assert "PGPASSWORD" not in found and {"PATH", "HOME", "LC_ALL"} <= set(found), found

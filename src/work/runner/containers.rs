@@ -19,7 +19,7 @@ use rustix::process::Uid;
 
 use super::fork;
 use super::processes::{Process, is_apart, words};
-use super::start::{Rights, set_runtime_dir};
+use super::start::{Rights, inherit, set_runtime_dir};
 use crate::work::limits::Limits;
 
 const ENGINES: [&str; 2] = ["podman", "docker"];
@@ -61,12 +61,13 @@ impl Containers {
         found
     }
 
-    /// Removes them, as the unit's user would. Blocks for a limited time.
-    pub(super) fn remove(self) {
+    /// Removes them, as the unit's user would, and with no more of the daemon's environment. Blocks for a limited time.
+    pub(super) fn remove(self, limits: &Limits) {
         let rights = self.rights.as_ref();
         for (engine, name) in self.named {
             let mut command = Command::new(engine);
             command.args(["rm", "-f", &name]).current_dir("/");
+            inherit(&mut command, limits, rights);
             if let Some(rights) = rights {
                 let user = User::from_uid(rights.user).ok().flatten();
                 command.envs(user.map(|user| ("HOME", user.dir)));

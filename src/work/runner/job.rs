@@ -363,7 +363,7 @@ fn end_tree(
             }
         }
     }
-    containers.remove();
+    containers.remove(&job.limits);
     processes::told(&processes::below_this())
 }
 

@@ -45,8 +45,8 @@ pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
         killed.insert(process);
     };
     let left = processes::told(&kill_all(|| leftovers(dir), kill));
-    if let Some(containers) = containers {
-        containers.remove();
+    if let Some((containers, limits)) = containers.zip(limits) {
+        containers.remove(limits);
     }
     Killed { count: killed.len(), left }
 }

@@ -18,14 +18,14 @@ use super::{Job, fork, leftovers};
 use crate::rpc::OutputBound;
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
-use crate::work::limits::{Inherited, WhenFull};
+use crate::work::limits::{Inherited, Limits, WhenFull};
 use crate::work::run_dir;
 use crate::work::store::UnitDir;
 
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// What of the daemon's variables stays in a clean environment. None of it is a secret.
-const CLEAN: &str = "PATH HOME USER LOGNAME LANG LANGUAGE LC_* TZ XDG_RUNTIME_DIR SSL_* GIT_SSL_CAINFO GIT_SSL_CAPATH \
-                     REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NIX_SSL_CERT_FILE";
+const CLEAN: &str = "PATH HOME USER LOGNAME LANG LANGUAGE LC_* TZ XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
+                     GIT_SSL_CAINFO GIT_SSL_CAPATH REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NIX_SSL_CERT_FILE";
 
 /// A command that runs.
 pub(super) struct Running {
@@ -132,12 +132,7 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         command.current_dir(cwd);
     }
     let found = limits.user.as_deref().map(look_up).transpose()?;
-    let is_another = found.as_ref().is_some_and(|(rights, _)| rights.user != nix::unistd::geteuid());
-    let usual = if is_another { Inherited::Clean } else { Inherited::Whole };
-    match limits.environment.unwrap_or(usual) {
-        Inherited::Whole => {}
-        Inherited::Clean => clean(command),
-    }
+    inherit(command, limits, found.as_ref().map(|(rights, _)| rights));
     let rights = found.map(|(rights, user)| {
         command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
         rights
@@ -157,8 +152,14 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
     Ok(rights)
 }
 
-/// Takes from a command what it would have of the daemon's environment, but for what any program needs.
-fn clean(command: &mut Command) {
+/// Leaves a command what it may have of the daemon's environment: where that is not all, what any program needs.
+pub(super) fn inherit(command: &mut Command, limits: &Limits, rights: Option<&Rights>) {
+    let is_another = rights.is_some_and(|rights| rights.user != nix::unistd::geteuid());
+    let usual = if is_another { Inherited::Clean } else { Inherited::Whole };
+    match limits.environment.unwrap_or(usual) {
+        Inherited::Whole => return,
+        Inherited::Clean => {}
+    }
     let is_kept = |name: &str| {
         let mut all = CLEAN.split(' ');
         all.any(|one| one.strip_suffix('*').map_or(one == name, |kind| name.starts_with(kind)))
