@@ -85,7 +85,8 @@ pub struct JobRequest {
     pub params: BTreeMap<String, String>,
     /// The caller may have jobs run on the control node itself.
     pub is_admin: bool,
-    /// Who it is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known.
+    /// Who it is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known,
+    /// and `mesh` for all nodes without a certificate.
     pub launched_by: String,
 }
 

@@ -121,10 +121,10 @@ DOORS = {
     "TCP": Door(tcp("outside"), no_operation=NOT_TRUSTED),
     "TCP, token": Door(tcp("outside"), signs=True, launched_by="tcp", no_operation=NOT_TRUSTED),
     "mesh": Door(by_mesh("control"), no_operation=NOT_TRUSTED),
-    "mesh, token": Door(by_mesh("control"), signs=True, launched_by="mesh:e1", no_operation=NOT_TRUSTED),
+    "mesh, token": Door(by_mesh("control"), signs=True, launched_by="mesh", no_operation=NOT_TRUSTED),
     "mesh, trusted": Door(by_mesh("control", "all"), no_operation=NOT_SERVED),
-    "mesh, trusted, token": Door(by_mesh("control", "all"), signs=True, launched_by="mesh:e1", no_operation=NOT_SERVED),
-    "mesh, open": Door(by_mesh("open"), node="open", launched_by="mesh:e1", no_operation=NOT_TRUSTED),
+    "mesh, trusted, token": Door(by_mesh("control", "all"), signs=True, launched_by="mesh", no_operation=NOT_SERVED),
+    "mesh, open": Door(by_mesh("open"), node="open", launched_by="mesh", no_operation=NOT_TRUSTED),
 }
 
 
@@ -257,7 +257,7 @@ def test_a_node_with_the_key_submits_and_follows_a_job(nodes):
     assert output.startswith(wrote("f", 3))
     until("the unit's end", lambda: friend.unit(unit)["StateName"] == "Succeeded")
     last = ask(control, "job.list")["jobs"][0]
-    assert (last["state"], last["launched_by"]) == ("successful", "mesh:friend"), last
+    assert (last["state"], last["launched_by"]) == ("successful", "mesh"), last
     # Without its signature it is a stranger.
     unsigned = [(stream(), {}, NO_TOKEN)]
     for payload, more, why in unsigned + [(stream(header), {"signwork": "true"}, why) for header, why in ADMIN_ALONE]:

@@ -399,7 +399,9 @@ impl Registry {
             Origin::Unix => caller.credentials.to_string(),
             Origin::Tcp if jobs::is_operator(caller) => caller.credentials.to_string(),
             Origin::Tcp => "tcp".to_owned(),
-            Origin::Mesh { node, certified: _ } => {
+            // Such a name is anybody's, and as many as anybody likes: all of them are one caller.
+            Origin::Mesh { certified: false, .. } => "mesh".to_owned(),
+            Origin::Mesh { node, certified: true } => {
                 let name = self.remotes.name_of(node).await;
                 format!("mesh:{}", name.map_or_else(|| node.to_string(), |name| name.to_string()))
             }
