@@ -149,13 +149,17 @@ pub struct ConfigError {
     pub fault: String,
 }
 
+impl ConfigError {
+    /// What is wrong, without the place.
+    pub fn what(&self) -> String {
+        let names = [self.directive, self.parameter].into_iter().flatten().map(|name| format!("{name}: "));
+        names.collect::<String>() + &self.fault
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.at)?;
-        for name in [self.directive, self.parameter].into_iter().flatten() {
-            write!(f, "{name}: ")?;
-        }
-        write!(f, "{}", self.fault)
+        write!(f, "{}: {}", self.at, self.what())
     }
 }
 
@@ -165,14 +169,17 @@ impl std::error::Error for ConfigError {}
 #[derive(Debug)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
+impl ConfigErrors {
+    /// Those that are shown: the first are often the cause of the rest.
+    pub const SHOWN: usize = 50;
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The first errors are often the cause of the rest.
-        const SHOWN: usize = 50;
-        for (i, error) in self.0.iter().take(SHOWN).enumerate() {
+        for (i, error) in self.0.iter().take(Self::SHOWN).enumerate() {
             write!(f, "{}{error}", if i == 0 { "" } else { "\n" })?;
         }
-        match self.0.len().saturating_sub(SHOWN) {
+        match self.0.len().saturating_sub(Self::SHOWN) {
             0 => Ok(()),
             more => write!(f, "\n... and {more} more"),
         }

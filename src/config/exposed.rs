@@ -33,8 +33,8 @@ pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
     });
     for (directive, name, what) in commands.chain(plugins).chain(pods) {
         let text = format!(
-            "{directive} {name}: any node of the mesh can have it run with {what} of its own: it verifies no signature, \
-             and neither a certificate nor a rule says who may reach the control service; {ADVICE}"
+            "{directive} {name}: any node of the mesh can have it run with {what} of its own: no signature is asked \
+             for, nor a certificate or a rule at the control service; {ADVICE}"
         );
         report.warn(location(items, directive, name), text);
     }

@@ -157,8 +157,8 @@ fn leave(runtime: Runtime) {
 async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let life = Life::begin();
     let Loaded { config, warnings, sources } = loaded;
-    for warning in &warnings {
-        warn!(%warning, "configuration");
+    for Warning { at, text } in &warnings {
+        warn!(%at, warning = %text, "configuration");
     }
     systemd::warn_of_confined_jobs(&config);
     if config.is_alone() {
@@ -182,7 +182,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
-    let reloader = Reloader::new(log.clone(), life.clone(), config, sources, &warnings, controller.clone());
+    let reloader = Reloader::new(log.clone(), life.clone(), config, sources, warnings, controller.clone());
     let link_tests =
         LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
     let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);

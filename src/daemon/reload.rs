@@ -3,19 +3,18 @@
 //! Owns the rule that a reload happens as a whole or not at all: everything is read, checked and compared before
 //! anything is touched, and what can fail comes before what cannot. How components start and stop is `components`' business.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Mutex;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::components::{Components, StartError};
 use super::controller::Controller;
 use super::watch::Followed;
 use super::{systemd, wiring};
-use crate::config::{self, Config, Loaded, ReloadPlan, Sources, Warning};
+use crate::config::{self, Config, ConfigErrors, Loaded, ReloadPlan, Sources, Warning};
 use crate::control::{Life, LogLevels, Reload, ReloadError};
 use crate::stream;
 use crate::telemetry::{Log, LogLevel};
@@ -36,7 +35,7 @@ struct Applied {
     config: Config,
     sources: Sources,
     /// Warnings already logged, which a reload does not repeat.
-    warned: BTreeSet<String>,
+    warned: Vec<Warning>,
     /// None before the start and after the end.
     components: Option<Components>,
 }
@@ -48,10 +47,9 @@ impl Reloader {
         life: Life,
         config: Config,
         sources: Sources,
-        warnings: &[Warning],
+        warned: Vec<Warning>,
         controller: Option<Controller>,
     ) -> Arc<Self> {
-        let warned = warnings.iter().map(Warning::to_string).collect();
         let state = Mutex::new(Applied { config, sources, warned, components: None });
         Arc::new_cyclic(|me| Self { me: me.clone(), log, life, controller, state })
     }
@@ -101,9 +99,8 @@ impl Reloader {
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
         self.apply(components, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
-        let warnings: BTreeSet<String> = warnings.iter().map(Warning::to_string).collect();
-        for warning in warnings.difference(&state.warned) {
-            warn!(%warning, "configuration");
+        for Warning { at, text } in warnings.iter().filter(|warning| !state.warned.contains(warning)) {
+            warn!(%at, warning = %text, "configuration");
         }
         if config.is_alone() {
             warn!("no listener and no peer any more: such a configuration runs on, but does not start");
@@ -212,7 +209,13 @@ async fn read(sources: &Sources) -> Result<Loaded, ReloadError> {
     let sources = sources.clone();
     let loaded = tokio::task::spawn_blocking(move || sources.load_again()).await;
     let loaded = loaded.map_err(|error| ReloadError::Invalid(format!("reading failed: {error}")))?;
-    loaded.map_err(|errors| ReloadError::Invalid(one_line(&errors.to_string())))
+    loaded.map_err(|errors| {
+        // The answer is one value, which the log cuts.
+        for error in errors.0.iter().take(ConfigErrors::SHOWN) {
+            error!(at = %error.at, error = %error.what(), "configuration");
+        }
+        ReloadError::Invalid(one_line(&errors.to_string()))
+    })
 }
 
 /// Answers on the control socket are one line.

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from mesh import free_port, own_runner, until
+from mesh import command_type, free_port, own_runner, until
 from peer import Peer
 from test_controller import ask, ended, runner, submit
 
@@ -107,7 +107,7 @@ def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(
         def counted(kind):
             """Lines of a kind that were written, and those that were left out as far as that was told."""
             log = node.log()
-            told = re.findall(rf'WARN lines left out: .* left_out=(\d+) like="{kind}"', log)
+            told = re.findall(rf'WARN lines left out: .* left_out=(\d+) like="{kind} \w+=.*"', log)
             return log.count(f"WARN {kind} "), sum(map(int, told))
 
         for kind in ("message dropped", "proxy connection refused"):
@@ -117,3 +117,18 @@ def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(
     # The node's other lines are written as before.
     node.stop()
     node.logged("INFO stopping")
+
+
+def test_each_error_of_a_failed_reload_has_a_line_and_a_long_path_hides_no_advice(mesh):
+    node = mesh.node("n", listen=True, work=[command_type("sh", "sh", "-c", runtime=True)])
+    deep = node.dir / ("d" * 200)
+    deep.mkdir()
+    node.config = deep / "c.yml"
+    node.write_config()
+    node.start()
+    node.logged("docs/security.md says which lines close a mesh")
+    node.directives += [{f"no-such-{number}": {}} for number in range(20)]
+    node.write_config()
+    assert node.command("reload")["Success"] is False
+    for number in range(20):
+        node.logged(f"no-such-{number}")
