@@ -93,18 +93,25 @@ fn journal(level: Level, message: &str, fields: &Fields) -> Vec<u8> {
         Level::INFO => "6",
         _ => "7",
     };
-    let mut shown = message.to_owned();
     let mut entry = Vec::new();
     for (name, value) in &fields.0 {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        // Writing to a string cannot fail.
-        let _ = write!(shown, " {name}={value}");
         put(&mut entry, &format!("MESHD_{}", name.to_ascii_uppercase()), &text);
     }
     put(&mut entry, "PRIORITY", priority);
     put(&mut entry, "SYSLOG_IDENTIFIER", "meshd");
-    put(&mut entry, "MESSAGE", &shown);
+    put(&mut entry, "MESSAGE", &shown(message, fields));
     entry
+}
+
+/// A message with all values behind it.
+fn shown(message: &str, fields: &Fields) -> String {
+    let mut shown = message.to_owned();
+    for (name, value) in &fields.0 {
+        // Writing to a string cannot fail.
+        let _ = write!(shown, " {name}={value}");
+    }
+    shown
 }
 
 /// Adds a field. What a field is called is decided by the code, its value by anybody.
@@ -128,6 +135,12 @@ impl Fields {
 
     pub(super) fn take_message(&mut self) -> String {
         self.0.remove(MESSAGE).as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    /// The line as one text.
+    pub(super) fn into_text(mut self) -> String {
+        let message = self.take_message();
+        shown(&message, &self)
     }
 
     fn put(&mut self, field: &Field, value: impl Into<Value>) {

@@ -50,7 +50,7 @@ struct Site {
     of: &'static Metadata<'static>,
     room: Room,
     left_out: u64,
-    /// The message of the first of these.
+    /// The first of these.
     like: String,
 }
 
@@ -88,7 +88,7 @@ impl<S: Subscriber> Layer<S> for Limits {
             // Whoever formats the message may log as well, so not under the lock.
             let mut fields = Fields::default();
             event.record(&mut fields);
-            self.0.lock().sites[at].like = fields.take_message();
+            self.0.lock().sites[at].like = fields.into_text();
         }
         if !is_told {
             self.spawn_teller();
@@ -123,9 +123,9 @@ impl Limits {
         drop(state);
         for (level, like, left_out) in &told {
             match **level {
-                Level::ERROR => error!(left_out, like, "{LEFT_OUT}"),
-                Level::WARN => warn!(left_out, like, "{LEFT_OUT}"),
-                _ => info!(left_out, like, "{LEFT_OUT}"),
+                Level::ERROR => error!(left_out, %like, "{LEFT_OUT}"),
+                Level::WARN => warn!(left_out, %like, "{LEFT_OUT}"),
+                _ => info!(left_out, %like, "{LEFT_OUT}"),
             }
         }
         !told.is_empty()
