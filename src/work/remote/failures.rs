@@ -24,6 +24,8 @@ const UNTOLD: u32 = 2;
 /// How long every handshake fails before a unit of which nothing was sent ends by that, as one on a receptor node does at
 /// its second attempt: a node on the way can make handshakes fail, and waits are what it can cause by the rest.
 const HANDSHAKES_FAIL: Duration = Duration::from_secs(60);
+/// And at how many attempts at least: a machine that was suspended has made none meanwhile.
+const HANDSHAKES: u32 = 3;
 /// What stands between the last known Detail and the trouble.
 const NO_NEWS: &str = " (no news from node ";
 
@@ -32,8 +34,8 @@ const NO_NEWS: &str = " (no news from node ";
 pub(super) struct Trouble {
     failures: u32,
     since: Option<Timestamp>,
-    /// Since when no attempt came further than the TLS handshake.
-    handshakes: Option<Instant>,
+    /// Since when no attempt came further than the TLS handshake, and how many have failed there.
+    handshakes: Option<(Instant, u32)>,
 }
 
 impl Trouble {
@@ -42,8 +44,9 @@ impl Trouble {
     fn is_final(&mut self, error: &StepError, is_unsent: bool, now: Instant) -> bool {
         match error {
             StepError::Handshake(_) => {
-                let since = *self.handshakes.get_or_insert(now);
-                return is_unsent && now.duration_since(since) >= HANDSHAKES_FAIL;
+                let (since, count) = self.handshakes.get_or_insert((now, 0));
+                *count = count.saturating_add(1);
+                return is_unsent && *count >= HANDSHAKES && now.duration_since(*since) >= HANDSHAKES_FAIL;
             }
             StepError::Connection(_)
             | StepError::OwnProfile(_)
@@ -210,6 +213,11 @@ mod tests {
                 assert!(!ends(&mut trouble, other, 61, is_unsent));
                 assert!(!ends(&mut trouble, handshake(), 62, is_unsent), "another attempt came further");
             }
+            // The machine was suspended between the first two.
+            let mut trouble = Trouble::default();
+            assert!(!ends(&mut trouble, handshake(), 0, is_unsent));
+            assert!(!ends(&mut trouble, handshake(), 3600, is_unsent), "two attempts are not every one");
+            assert_eq!(ends(&mut trouble, handshake(), 3601, is_unsent), is_unsent);
             // This node alone decides by the first, and the node itself by the second.
             assert!(ends(&mut trouble, StepError::OwnProfile("x".into()), 0, is_unsent));
             assert!(ends(&mut trouble, StepError::refused("unknown work type x"), 0, is_unsent));
