@@ -51,7 +51,7 @@ impl JobDriver {
         Ok(())
     }
 
-    /// Why the controller of this node has stopped for good, if it has.
+    /// Why the controller of this node has stopped, unless it works again.
     pub fn halted(&self) -> Option<String> {
         self.lease.halted()
     }
@@ -66,8 +66,9 @@ impl JobDriver {
         }
     }
 
-    /// Works until it is stopped, or stops for good because it fails again and again. The node goes on without it. If the store has lost its last commits, it returns the units of jobs,
-    /// none of which may be known any more: it is to run again once they follow their jobs.
+    /// Works until it is stopped, or stops for good because it fails again and again. The node goes on without it. If the
+    /// store has lost its last commits, it returns the units of jobs, none of which may be known any more: it is to run again
+    /// once they follow their jobs.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Option<Vec<JobUnit>> {
         let keeper = tokio::spawn(self.clone().keep_tenure());
         let units = tokio::select! {
