@@ -19,14 +19,17 @@ const TELL_AFTER: Duration = Duration::from_secs(10);
 /// Which ones is in the field `like`.
 const LEFT_OUT: &str = "lines left out: they came too often";
 
-/// Lines that a statement may write at once, and in each second after that. Lines for whoever looks for a fault are asked
-/// for, and have no bound.
-fn bound(level: Level) -> Option<(f64, f64)> {
+/// The rooms whose lines of ordinary running are about jobs, which others submit only as their rights and places allow.
+const ROOMS_OF_JOBS: [&str; 3] = ["meshd::work", "meshd::controller", "meshd::pods"];
+
+/// Lines that a statement of a module may write at once, and in each second after that. Lines for whoever looks for a
+/// fault are asked for, and have no bound.
+fn bound(level: Level, module: &str) -> Option<(f64, f64)> {
     match level {
-        // A large mesh comes and goes at once, and so may the jobs of a lost node.
-        Level::ERROR | Level::WARN => Some((500.0, 1.0)),
         // A job is four lines of a control node: this is 5,000 of them as fast as they come, and 432,000 a day.
-        Level::INFO => Some((20_000.0, 20.0)),
+        Level::INFO if ROOMS_OF_JOBS.iter().any(|room| module.starts_with(room)) => Some((20_000.0, 20.0)),
+        // A large mesh comes and goes at once, and so may the jobs of a lost node.
+        Level::ERROR | Level::WARN | Level::INFO => Some((500.0, 1.0)),
         _ => None,
     }
 }
@@ -69,7 +72,7 @@ pub(super) struct Limits(Arc<Mutex<State>>);
 impl<S: Subscriber> Layer<S> for Limits {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
         let (of, now) = (event.metadata(), Instant::now());
-        let Some(bound) = bound(*of.level()) else { return true };
+        let Some(bound) = bound(*of.level(), of.module_path().unwrap_or_default()) else { return true };
         let mut state = self.0.lock();
         let known = state.sites.iter().position(|site| site.of.callsite() == of.callsite());
         let at = known.unwrap_or_else(|| {
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn a_burst_is_written_and_then_a_line_now_and_then() {
         let start = Instant::now();
-        let bound = bound(Level::WARN).unwrap();
+        let bound = bound(Level::INFO, "meshd::node::link_log").unwrap();
         let mut room = Room(bound.0, start);
         let mut written = |seconds: u64| {
             let now = start + Duration::from_secs(seconds);
@@ -153,7 +156,7 @@ mod tests {
     fn a_busy_node_keeps_its_lines() {
         // Four lines for each of 100 jobs in a second.
         let start = Instant::now();
-        let bound = bound(Level::INFO).unwrap();
+        let bound = bound(Level::INFO, "meshd::work::local").unwrap();
         let mut room = Room(bound.0, start);
         let mut lines = (0..20_000).map(|line| start + Duration::from_secs(1) * line / 400);
         assert!(lines.all(|now| room.take(bound, now)));

@@ -123,8 +123,8 @@ fn answer(request: &Request<()>, path: &str, wants_upgrade: bool) -> Response<St
     let foreign = origin.filter(|origin| wants_upgrade && !origin_host(origin).eq_ignore_ascii_case(host));
     if let Some(origin) = foreign {
         let text = format!(
-            "the Origin header ({origin:.200}) is not of the host in the Host header ({host:.200}): a proxy must pass \
-             Host on unchanged (nginx: proxy_set_header Host $http_host)"
+            "the Origin header ({origin:.64}) does not match the Host header ({host:.64}): a proxy must pass Host on \
+             (nginx: proxy_set_header Host $http_host)"
         );
         return told(StatusCode::FORBIDDEN, &text);
     }

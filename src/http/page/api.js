@@ -62,16 +62,13 @@ async function call(path, { query, ...options } = {}) {
 
 export const get = async (path, query) => (await call(path, { query })).json();
 
-// Pages of a list that are read: a mesh in which somebody makes up names may have any number of them.
-const MOST_PAGES = 16;
-
-// All of a list that comes in pages, or its first pages.
+// All of a list that comes in pages, or its first 16: a mesh in which somebody makes up names may have any number.
 export async function list(path) {
-  let [all, after] = [[], undefined];
-  for (let page = 0; page < MOST_PAGES && after !== null; page += 1) {
+  const all = [];
+  for (let [page, after] = [0, undefined]; page < 16 && after !== null; page += 1) {
     const answer = await get(path, { after });
-    all = all.concat(answer[path]);
     after = answer.next ?? null;
+    all.push(...answer[path]);
   }
   return all;
 }

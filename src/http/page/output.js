@@ -15,19 +15,15 @@ const SPAN = 32;
 const EMPTY_LINES = 2;
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
 const NEWLINE = 10;
-// What a byte of a zip in base64 can be.
-const [LETTER, PADDING, BLANK] = [1, 2, 3];
-const KINDS = Uint8Array.from({ length: 256 }, (_, byte) => {
-  const letter = String.fromCharCode(byte);
-  return /[A-Za-z0-9+/]/.test(letter) ? LETTER : letter === "=" ? PADDING : " \t\n\f\r".includes(letter) ? BLANK : 0;
-});
+// What a zip in base64 has, and blanks between.
+const BASE64 = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="));
+const BLANKS = new Set(new TextEncoder().encode(" \t\n\f\r"));
 
 // The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
   #parts = [];
   #length = 0;
   #zip = 0;
-  #padding = 0;
   #ended = null;
   #isWithin;
 
@@ -54,18 +50,13 @@ export class Playbook {
   }
 
   // Behind the part of a zip that begins here. What is no base64 ends it: a length that was invented hides nothing else.
-  #skip(bytes, from) {
-    for (let at = from; at < bytes.length; at++) {
-      const kind = KINDS[bytes[at]];
-      if (kind === BLANK) continue;
-      if (kind !== (this.#zip > this.#padding ? LETTER : PADDING)) {
-        this.#zip = 0;
-        return at;
-      }
-      this.#zip -= 1;
-      if (this.#zip === 0) return at + 1;
+  #skip(bytes, at) {
+    for (; this.#zip > 0 && at < bytes.length; at++) {
+      if (BASE64.has(bytes[at])) this.#zip -= 1;
+      else if (!BLANKS.has(bytes[at])) this.#zip = 0;
+      if (this.#zip === 0) return BASE64.has(bytes[at]) ? at + 1 : at;
     }
-    return bytes.length;
+    return at;
   }
 
   #keep(part) {
@@ -100,7 +91,6 @@ export class Playbook {
     }
     if (Number.isSafeInteger(event.zipfile) && event.zipfile > 0) {
       this.#zip = Math.ceil(event.zipfile / 3) * 4;
-      this.#padding = (3 - event.zipfile % 3) % 3;
       return "";
     }
     if (event.event === "keepalive" || typeof event.stdout !== "string") return "";
