@@ -352,7 +352,7 @@ fn one_refusal_does_not_keep_the_others_from_their_turn() {
 fn a_list_is_filtered_by_states_labels_and_times() {
     let filter = json!({"state": ["failed", "error"], "kind": ["ad_hoc"], "label": {"a": "b", "c": "d"}, "limit": 2,
         "since": "2026-01-31T12:00:00Z"});
-    let jobs = json!({"jobs": [{"id": 9, "state": "failed"}], "next": 9});
+    let jobs = json!({"jobs": [{"id": 10, "state": "error"}, {"id": 9, "state": "failed"}], "next": 9});
     let words = "job list --state failed,error --kind ad_hoc --label a=b --label c=d --limit 2 --since 2026-01-31T12:00:00Z";
     let words: Vec<&str> = words.split(' ').collect();
     let (code, out, err) = run(vec![operation("job.list", filter, jobs)], &words);

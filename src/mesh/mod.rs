@@ -177,8 +177,9 @@ impl Mesh {
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
             self.sessions.count(session, |stats| stats.malformed += 1);
-            // No node begins so. A web page may have a browser send bytes that look like messages behind those of HTTP.
-            let is_none = matches!(error, WireError::UnknownType(_)) && self.sessions.peer(session).is_none();
+            // No node begins so. A web page may have a browser send bytes that look like messages behind those of HTTP or
+            // of TLS, whose first ones look like a long routing update.
+            let is_none = self.sessions.peer(session).is_none();
             self.outbox.report(Event::Malformed { session, error: Arc::new(error) });
             if is_none {
                 self.close(session, CloseReason::NoIntroduction, now);

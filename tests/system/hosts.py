@@ -174,9 +174,9 @@ class Host:
         assert done.returncode == 0, (self.name, script, done, self.log()[-2000:])
         return done.stdout
 
-    def fails(self, script):
+    def fails(self, script, seconds=60):
         """The same, and it does not; what it says."""
-        done = self.try_to(script)
+        done = self.try_to(script, seconds)
         assert done.returncode != 0, (self.name, script, done)
         return done.stderr
 
