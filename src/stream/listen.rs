@@ -231,12 +231,12 @@ impl Acceptor {
                 (connection, Some(guard))
             }
         };
+        let shared = Peer::of(&connection).shares();
         // Only for a connection that is established: anybody can begin one in another node's name.
-        let Some(windows) = from.and_then(|node| Windows::of_visitor(&self.budget, node)) else {
+        let Some(windows) = from.and_then(|node| Windows::of_visitor(&self.budget, node, shared)) else {
             connection.close(TOO_MANY, b"too many connections");
             return Err(Refusal::TooMany);
         };
-        let shared = Peer::of(&connection).shares();
         let node = self.node.clone();
         let opened = Opened { node, connection, side: Side::Listener, far_end, windows, guard };
         if shared {

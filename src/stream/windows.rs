@@ -167,9 +167,14 @@ impl Window {
 }
 
 impl Windows {
-    /// The first windows of a connection that a node has opened; none if it has its share already.
-    pub(super) fn of_visitor(budget: &Budget, node: NameHash) -> Option<Arc<Self>> {
-        budget.taken().take_first(node, 2 * u64::from(FIRST_WINDOW)).then(|| Self::first(budget, node))
+    /// The first windows of a connection that a node has opened; none if it has its share already. Connections of single
+    /// streams, which clients of proxies have opened as often as they like, leave room for the shared ones, on which jobs
+    /// are sent.
+    pub(super) fn of_visitor(budget: &Budget, node: NameHash, is_shared: bool) -> Option<Arc<Self>> {
+        let (mut taken, first) = (budget.taken(), 2 * u64::from(FIRST_WINDOW));
+        let fits = if is_shared { taken.take_first(node, first) } else { taken.take_more(node, first) };
+        drop(taken);
+        fits.then(|| Self::first(budget, node))
     }
 
     /// The first windows of a connection that we open: how many of these there are is up to us.
@@ -305,13 +310,15 @@ mod tests {
         let first = 2 * u64::from(FIRST_WINDOW);
         let budget = Budget::new(8 * first);
         let (one, other) = (NameHash(1), NameHash(2));
-        let held: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one)).collect();
-        assert_eq!(held.len(), 4, "half of all");
-        let others: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, other)).collect();
+        let single: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one, false)).collect();
+        assert_eq!(single.len(), 2, "it leaves twice as much");
+        let held: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one, true)).collect();
+        assert_eq!(single.len() + held.len(), 4, "half of all");
+        let others: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, other, true)).collect();
         assert_eq!(others.len(), 2, "half of what is left");
         let own = Windows::of_our_own(&budget, one);
-        drop(held);
-        assert!(Windows::of_visitor(&budget, one).is_some(), "there is room again");
+        drop((single, held));
+        assert!(Windows::of_visitor(&budget, one, true).is_some(), "there is room again");
         drop((others, own));
         assert!(
             budget.taken().by_node.is_empty() && budget.taken().sum == 0,

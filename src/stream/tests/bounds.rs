@@ -88,8 +88,8 @@ async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b", "c"]).await;
     let listening = Streams::new(nodes[1].clone());
-    // Room for four, of which a node has half.
-    listening.set_buffers(4 * 2 * u64::from(windows::FIRST_WINDOW));
+    // Room for six, of which the connections of a node that have one stream each get a third.
+    listening.set_buffers(6 * 2 * u64::from(windows::FIRST_WINDOW));
     let mut listener = listening.listen(service("few"), None).await.unwrap();
     let streams = Streams::new(nodes[0].clone());
     let dial = || streams.dial(nodes[1].id(), service("few"));
