@@ -2,14 +2,13 @@
 //!
 //! Owns how a connection ends. Each direction ends by itself, and what was sent before an end arrives. Bytes that
 //! the mesh lost must not look like an end: the local side is reset then, also if this process is killed. One direction
-//! alone is kept for as long as it carries something. It does not know who connected to whom.
+//! alone is kept for as long as somebody is left at the socket. It does not know who connected to whom.
 
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::net::UnixStream;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -21,8 +20,10 @@ use crate::stream::MeshStream;
 /// Bytes in hand for each direction of a connection.
 const BUFFER: usize = 64 << 10;
 
-/// How long a connection of which one direction has ended may be silent: nobody may be left at either end.
-const HALF_CLOSED: Duration = Duration::from_secs(300);
+/// How long a connection of which one direction has ended may be silent: its other end may follow a job that says little.
+/// Who has gone is found sooner by the kernel.
+const HALF_CLOSED: Duration = Duration::from_secs(2 * 3600);
+const SILENT: &str = "half closed and silent";
 /// Between looks at a socket that has said all, whether its other end is still there.
 const LOOK: Duration = Duration::from_secs(15);
 
@@ -32,8 +33,6 @@ pub(super) trait Local: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// From now on a close says that there are no more bytes.
     fn complete(&self) {}
 }
-
-impl Local for UnixStream {}
 
 /// Which side of a direction failed.
 enum Fault {
@@ -49,6 +48,8 @@ enum End {
     Lost(io::Error),
     /// It is given up, for this reason.
     Cut(&'static str),
+    /// The local side has been sent all, and says no more.
+    Silent,
 }
 
 /// Copies bytes until both directions have ended, or until `stop`.
@@ -67,6 +68,11 @@ pub(super) async fn copy<L: Local>(mut local: L, mut mesh: MeshStream, stop: Can
         End::Cut(reason) => {
             debug!(reason, "proxy connection given up");
             mesh.abort(reason);
+        }
+        // Some of it may still wait in the kernel.
+        End::Silent => {
+            local.complete();
+            mesh.abort(SILENT);
         }
         End::Lost(error) => debug!(%error, "proxy connection lost by the mesh"),
     }
@@ -106,7 +112,7 @@ async fn exchange(
                 Ok(_mesh) => inward_ended = true,
             },
             () = pulse.silence(HALF_CLOSED), if outward_ended || inward_ended => {
-                return End::Cut("half closed and silent");
+                return if inward_ended { End::Silent } else { End::Cut(SILENT) };
             }
             error = broken(local_at_end.as_mut()) => {
                 debug!(%error, "nobody is left at a proxy's socket");
@@ -159,8 +165,10 @@ mod tests {
     use std::task::{Context, Poll};
 
     use tokio::io::{DuplexStream, ReadBuf, duplex};
+    use tokio::net::UnixStream;
     use tokio::time::{Instant, timeout};
 
+    use super::super::unix::UnixSide;
     use super::*;
 
     /// A socket whose other end has closed, and goes away for good at `gone`.
@@ -196,8 +204,9 @@ mod tests {
         (begun.elapsed(), end.expect("it ends within a day"))
     }
 
+    /// Whoever listens alone may do so for long: a client that follows a job has said all that it will.
     #[tokio::test(start_paused = true)]
-    async fn one_direction_alone_is_kept_for_as_long_as_it_carries_something() {
+    async fn one_direction_alone_is_kept_though_it_is_silent_for_an_hour() {
         for local_ends in [true, false] {
             let ((mut client, local), (mesh, mut server)) = (duplex(64), duplex(64));
             let exchanging = tokio::spawn(watched(local, mesh));
@@ -205,13 +214,30 @@ mod tests {
                 if local_ends { (&mut client, &mut server) } else { (&mut server, &mut client) };
             ending.shutdown().await.unwrap();
             for byte in 0..5 {
-                sleep(HALF_CLOSED - LOOK).await;
+                sleep(Duration::from_secs(3600)).await;
                 speaking.write_all(&[byte]).await.unwrap();
                 assert_eq!(ending.read_u8().await.unwrap(), byte);
             }
             let (lasted, end) = exchanging.await.unwrap();
-            assert!(matches!(end, End::Cut(_)));
-            assert_eq!(lasted, 5 * (HALF_CLOSED - LOOK) + HALF_CLOSED);
+            assert_eq!(lasted, Duration::from_secs(5 * 3600) + HALF_CLOSED);
+            match end {
+                End::Cut(_) => assert!(local_ends, "what the local side has been sent still arrives"),
+                End::Silent => assert!(!local_ends, "what is missing does not look complete"),
+                End::Orderly | End::Lost(_) => panic!("it is given up"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unix_socket_at_whose_end_nobody_is_left_ends_its_connection() {
+        for is_gone in [true, false] {
+            let (mut client, local) = UnixStream::pair().unwrap();
+            client.shutdown().await.unwrap();
+            let kept = (!is_gone).then_some(client);
+            let (mesh, _server) = duplex(64);
+            let (lasted, _) = watched(UnixSide::from(local), mesh).await;
+            assert_eq!(lasted < 2 * LOOK, is_gone, "{lasted:?}");
+            drop(kept);
         }
     }
 

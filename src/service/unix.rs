@@ -6,12 +6,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::accept::{self, Arrival, Source, Target};
+use super::copy::Local;
 use crate::node::NodeHandle;
 use crate::os::unix_socket::{BindError, UnixSocket};
 use crate::stream::{ListenError, StreamListener, Streams};
@@ -53,17 +57,69 @@ impl UnixSocketServer {
     }
 }
 
+/// A connection that says after its end, whenever it is read again, whether somebody is left at the other side.
+pub(super) struct UnixSide {
+    socket: UnixStream,
+    at_end: bool,
+}
+
+impl From<UnixStream> for UnixSide {
+    fn from(socket: UnixStream) -> Self {
+        Self { socket, at_end: false }
+    }
+}
+
+impl Local for UnixSide {}
+
+impl AsyncRead for UnixSide {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // Even nothing cannot be sent to nobody. There is no keepalive to find that out.
+        if self.at_end
+            && let Err(error) = self.socket.try_write(&[])
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            return Poll::Ready(Err(error));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
+        self.at_end = buffer.filled().len() == before;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for UnixSide {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
 impl Source for UnixSocket {
     type Socket = UnixStream;
-    type Side = UnixStream;
+    type Side = UnixSide;
 
     async fn accept(&self) -> io::Result<Arrival<UnixStream>> {
         let (socket, peer) = Self::accept(self).await?;
         Ok((socket, peer, None))
     }
 
-    fn open(&self, socket: UnixStream) -> impl Future<Output = io::Result<UnixStream>> + Send + 'static {
-        std::future::ready(Ok(socket))
+    fn open(&self, socket: UnixStream) -> impl Future<Output = io::Result<UnixSide>> + Send + 'static {
+        std::future::ready(Ok(socket.into()))
     }
 }
 
@@ -100,7 +156,9 @@ impl UnixSocketClient {
         let path = self.path;
         let serve = |stream, stop| {
             let target = path.to_string_lossy().into_owned();
-            accept::join(UnixStream::connect(path.clone()), stream, target, stop)
+            let path = path.clone();
+            let connect = async move { Ok(UnixSide::from(UnixStream::connect(path).await?)) };
+            accept::join(connect, stream, target, stop)
         };
         accept::outward(&self.node, self.listener, accept::MOST, serve, stop).await;
     }
