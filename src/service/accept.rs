@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::copy::{Local, copy};
+use super::pulse::Pulse;
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
 use crate::os::places::{Places, Share};
@@ -29,8 +30,8 @@ pub(super) const MOST: usize = 16_384;
 /// Dials under way at a time, at one proxy.
 const DIALS: usize = 32;
 /// Dials under way at a time for clients of one host.
-const DIALS_OF_ONE: usize = 8;
-/// How long a connection may wait for its turn to dial.
+const DIALS_OF_ONE: usize = DIALS / 2;
+/// How long a connection waits for its turn to dial while nobody else comes to one either.
 const TURN_LIMIT: Duration = Duration::from_secs(30);
 /// Pause after the system could not accept, out of descriptors as a rule.
 const REST: Duration = Duration::from_millis(200);
@@ -99,45 +100,59 @@ pub(super) async fn inward(source: impl Source, target: Target, stop: Cancellati
 /// Makes a local connection ready and opens the stream that it goes on by, or says why not.
 async fn open_both<L: Local>(
     opening: impl Future<Output = io::Result<L>>,
-    turn: impl Future<Output = [Option<OwnedSemaphorePermit>; 2]>,
+    turn: impl Future<Output = Option<Turn>>,
     target: Target,
     peer: String,
 ) -> Option<(L, MeshStream)> {
     debug!(peer, node = %target.node, service = %target.service, "proxy connection");
     let refused = |error: io::Error| warn!(peer, %error, "proxy connection refused");
     let socket = opening.await.map_err(refused).ok()?;
-    let late =
-        |_elapsed| refused(io::Error::other("as many dials as there may be are under way, and do not end"));
-    let _turn = timeout(TURN_LIMIT, turn).await.map_err(late).ok()?;
+    let late = || io::Error::other("as many dials as there may be are under way, and do not end");
+    let _turn = turn.await.ok_or_else(late).map_err(refused).ok()?;
     let dialled = target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await;
     Some((socket, dialled.map_err(|error| refused(error.into())).ok()?))
 }
+
+/// Held while a dial is under way.
+type Turn = [OwnedSemaphorePermit; 2];
 
 /// Whose turn it is to dial. Hosts whose clients wait take turns, whatever number of clients each has.
 struct DialTurns {
     all: Arc<Semaphore>,
     by_host: BTreeMap<Option<IpAddr>, Arc<Semaphore>>,
+    /// Beats with each client that comes to its turn.
+    progress: Pulse,
 }
 
 impl DialTurns {
     fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(DIALS)), by_host: BTreeMap::new() }
+        Self { all: Arc::new(Semaphore::new(DIALS)), by_host: BTreeMap::new(), progress: Pulse::new() }
     }
 
-    /// Waits for the turn of one more client of a host, which lasts until what this returns is dropped. Both queues are
-    /// served in the order of arrival, and a host has no more than its share in the second one.
-    fn next(
-        &mut self,
-        host: Option<IpAddr>,
-    ) -> impl Future<Output = [Option<OwnedSemaphorePermit>; 2]> + Send + use<> {
+    /// Waits for the turn of one more client of a host; `None` if nobody comes to one. Both queues are served in the order
+    /// of arrival, and a host has no more than its share in the second one. Without hosts there is nobody to share with.
+    fn next(&mut self, host: Option<IpAddr>) -> impl Future<Output = Option<Turn>> + Send + use<> {
         if !self.by_host.contains_key(&host) {
             self.by_host.retain(|_, turns| Arc::strong_count(turns) > 1);
         }
-        let of_host = self.by_host.entry(host).or_insert_with(|| Arc::new(Semaphore::new(DIALS_OF_ONE)));
-        let (of_host, of_all) = (of_host.clone(), self.all.clone());
+        let most = if host.is_some() { DIALS_OF_ONE } else { DIALS };
+        let of_host = self.by_host.entry(host).or_insert_with(|| Arc::new(Semaphore::new(most)));
+        let (of_host, of_all, progress) = (of_host.clone(), self.all.clone(), self.progress.clone());
         async move {
-            let of_host = of_host.acquire_owned().await.ok();
-            [of_host, of_all.acquire_owned().await.ok()]
+            let turn =
+                async { Some([of_host.acquire_owned().await.ok()?, of_all.acquire_owned().await.ok()?]) };
+            let stuck = async {
+                sleep(TURN_LIMIT).await;
+                progress.silence(TURN_LIMIT).await;
+            };
+            tokio::select! {
+                biased;
+                turn = turn => {
+                    progress.beat();
+                    turn
+                }
+                () = stuck => None,
+            }
         }
     }
 }
@@ -232,15 +247,15 @@ mod tests {
 
     use super::*;
 
-    /// Lets clients of hosts dial, each for a second, and gives the order in which they come to their turn.
-    async fn order_of(clients: &[u8]) -> Vec<u8> {
+    /// Lets clients of hosts dial, each for that many seconds, and gives the order in which they come to their turn.
+    async fn order_of(clients: &[u8], dial: u64) -> Vec<u8> {
         let (mut turns, (seen, mut order)) = (DialTurns::new(), mpsc::unbounded_channel());
         for &host in clients {
             let (turn, seen) = (turns.next(Some([127, 0, 0, host].into())), seen.clone());
             tokio::spawn(async move {
-                let _turn = turn.await;
+                let Some(_turn) = turn.await else { return };
                 seen.send(host).unwrap();
-                sleep(Duration::from_secs(1)).await;
+                sleep(Duration::from_secs(dial)).await;
             });
         }
         drop(seen);
@@ -251,22 +266,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_host_with_a_thousand_clients_keeps_no_other_waiting() {
-        let order = order_of(&[&[1; 1000][..], &[2]].concat()).await;
-        assert_eq!(order.len(), 1001);
-        assert_eq!(order.iter().position(|&host| host == 2), Some(8), "it does not wait at all");
+        let order = order_of(&[&[1; 1000][..], &[2]].concat(), 1).await;
+        assert_eq!(order.len(), 1001, "each has its turn");
+        assert_eq!(order.iter().position(|&host| host == 2), Some(16), "it does not wait at all");
         let begun = tokio::time::Instant::now();
-        order_of(&[1; 80]).await;
-        assert_eq!(begun.elapsed().as_secs(), 10, "8 at a time");
+        order_of(&[1; 80], 1).await;
+        assert_eq!(begun.elapsed().as_secs(), 5, "16 at a time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_refused_once_nobody_comes_to_a_turn_any_more() {
+        assert_eq!(order_of(&[1; 500], 29).await.len(), 500);
+        assert_eq!(order_of(&[1; 500], 31).await.len(), 16);
     }
 
     #[tokio::test(start_paused = true)]
     async fn hosts_take_turns_and_a_proxy_dials_for_32_clients_at_a_time() {
         let crowd: Vec<u8> = (1..=10).flat_map(|host| [host; 100]).chain([11]).collect();
         let begun = tokio::time::Instant::now();
-        let order = order_of(&crowd).await;
+        let order = order_of(&crowd, 1).await;
         assert!(begun.elapsed().as_secs() >= 1001 / 32, "never more");
         let at = order.iter().position(|&host| host == 11).unwrap();
-        assert!(at <= 80, "one turn of each host is before it: {at}");
+        assert!(at <= 160, "one turn of each host is before it: {at}");
     }
 
     #[test]
