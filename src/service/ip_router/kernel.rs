@@ -1,7 +1,7 @@
 //! The kernel's routes through one interface: those of the mesh, and no others.
 //!
 //! Owns the difference between the routes that were installed and those that are wanted, and knows the networks of the
-//! other interfaces. It adds and removes its own routes only; one that somebody else has for the same network stands and
+//! other interfaces, by address and by route. It adds and removes its own routes only; one that somebody else has for the same network stands and
 //! is reported once. What may be wanted, it does not know.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::AddressAttribute;
-use rtnetlink::packet_route::route::{RouteMessage, RouteScope};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
@@ -43,7 +43,7 @@ impl Kernel {
         Ok(Self { index, handle, connection, installed: BTreeSet::new(), refused: BTreeSet::new() })
     }
 
-    /// The networks of all other interfaces, and the addresses there.
+    /// The networks that addresses and routes of all other interfaces lead to, and these addresses.
     ///
     /// # Errors
     /// If the kernel does not say.
@@ -65,6 +65,12 @@ impl Kernel {
                     _ => {}
                 }
             }
+        }
+        let mut messages = self.handle.route().get(RouteMessage::default()).execute();
+        while let Some(message) = messages.try_next().await.map_err(system_error)? {
+            networks.extend(
+                network(&message).filter(|_| !message.attributes.contains(&RouteAttribute::Oif(self.index))),
+            );
         }
         Ok(networks)
     }
@@ -134,6 +140,18 @@ impl Kernel {
             Err(error) => unreachable!("a network's prefix fits its address: {error}"),
         }
     }
+}
+
+/// Where a route leads; none for one that leads nowhere, and for a default route.
+fn network(route: &RouteMessage) -> Option<IpNet> {
+    let destination = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::from(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
+        // Of the kernel's messages, the rest says nothing of it.
+        _ => None,
+    });
+    let length = route.header.destination_prefix_length;
+    IpNet::new(destination.filter(|_| route.header.kind == RouteType::Unicast)?, length).ok()
 }
 
 impl Drop for Kernel {

@@ -4,7 +4,7 @@
 //! route for each network that another node advertises and that is accepted here. Owns the two ways of a packet and the
 //! life of the device: `table` decides what is accepted and which node gets a packet, `kernel` owns the kernel's routes,
 //! `underlay` knows where the links of the mesh lead. A packet is lost where a link is full, nobody offers its network,
-//! or it comes from a node that does not lead to its source.
+//! it comes from a node that does not lead to its source, or goes where this node does not lead to.
 
 mod kernel;
 mod table;
@@ -25,7 +25,6 @@ use tun_rs::{AsyncDevice, DeviceBuilder};
 
 use crate::mesh::LocalService;
 use crate::node::{BindError, NodeHandle, OverlaySocket};
-use crate::os::log_limiter::LogLimiter;
 use crate::wire::{ConnType, MAX_PAYLOAD, NodeId, ServiceName};
 
 use kernel::{Kernel, KernelError};
@@ -36,8 +35,6 @@ use underlay::Underlay;
 const SETTLE: Duration = Duration::from_millis(100);
 /// From one time that routes follow to the next: others decide how often there are news.
 const PACE: Duration = Duration::from_secs(1);
-/// Between two lines about what others offer or send against the rules.
-const QUIET: Duration = Duration::from_secs(60);
 /// Between checks that the kernel still has its routes: taking the interface down removes them.
 const PATROL: Duration = Duration::from_secs(10);
 /// Between attempts to make a device again that somebody has taken away.
@@ -58,6 +55,13 @@ pub struct IpRouterOptions {
     pub accept: Vec<IpNet>,
     /// Nodes that may offer networks; all if there are none.
     pub from_nodes: Vec<NodeId>,
+}
+
+impl IpRouterOptions {
+    /// The networks that this node leads to.
+    fn own(&self) -> impl Iterator<Item = IpNet> {
+        self.routes.iter().copied().chain([IpNet::V4(self.local_net)])
+    }
 }
 
 /// Why a router cannot be had.
@@ -132,7 +136,7 @@ impl IpRouter {
         let Tunnel { device, kernel } = &mut self.tunnel;
         tokio::select! {
             error = into_mesh(device, &self.overlay, &table) => error,
-            error = out_of_mesh(device, &self.overlay, &table) => error,
+            error = out_of_mesh(device, &self.overlay, &self.options, &table) => error,
             () = follow(&self.node, &self.options, kernel, &table) => io::ErrorKind::BrokenPipe.into(),
         }
     }
@@ -217,8 +221,12 @@ async fn into_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwa
 }
 
 /// Packets from the mesh. Ends when the device fails.
-async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwap<Table>) -> io::Error {
-    let mut lines = LogLimiter::new(1, QUIET);
+async fn out_of_mesh(
+    device: &AsyncDevice,
+    overlay: &OverlaySocket,
+    options: &IpRouterOptions,
+    table: &ArcSwap<Table>,
+) -> io::Error {
     loop {
         let Some(received) = overlay.receive().await else {
             // A node that has stopped stops its services, too.
@@ -228,9 +236,10 @@ async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcS
         match ends(&received.payload) {
             None => debug!("what is no IP packet is dropped"),
             Some((source, _)) if !table.load().is_source(from, source) => {
-                if let Some(left_out) = lines.take(Instant::now()) {
-                    warn!(%source, %from, left_out, "a packet is dropped: its node does not lead to its source");
-                }
+                warn!(%source, %from, "a packet is dropped: its node does not lead to its source");
+            }
+            Some((_, to)) if !options.own().any(|net| net.contains(&to)) => {
+                warn!(%to, %from, "a packet is dropped: this node does not lead to its destination");
             }
             Some(_) => {
                 if let Err(error) = device.send(&received.payload).await {
@@ -246,16 +255,15 @@ async fn out_of_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcS
 /// Keeps the routes, and with them the kernel's, as the mesh advertises them and as this node accepts them.
 async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
     let (mut changes, mut underlay) = (node.changes(), Underlay::default());
-    let (mut lines, mut told) = (LogLimiter::new(1, QUIET), None);
+    let (mut told, mut is_silent) = (None, false);
     loop {
         let since = Instant::now();
         match kernel.networks().await {
             Ok(machine) => {
                 let acceptance = Acceptance { options, machine, links: underlay.addresses(node).await };
                 let new = Table::of(&node.status().await, node.id(), &acceptance);
-                if let Some(refused) = new.refused.as_ref().filter(|_| new.refused != told)
-                    && lines.take(Instant::now()).is_some()
-                {
+                is_silent = false;
+                if let Some(refused) = new.refused.as_ref().filter(|_| new.refused != told) {
                     let (net, node, count) = (refused.net, &refused.node, refused.count);
                     warn!(%net, %node, why = %refused.why, count, "networks that others offer are not followed");
                     told = new.refused.clone();
@@ -264,7 +272,11 @@ async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kerne
                 table.store(new.into());
             }
             // Without them nothing new can be judged.
-            Err(error) => debug!(%error, "the kernel does not say which networks this machine has"),
+            Err(error) if !is_silent => {
+                is_silent = true;
+                warn!(%error, "the kernel does not say which networks this machine has: no route follows the mesh");
+            }
+            Err(_) => {}
         }
         rest(changes.next(), since).await;
     }

@@ -52,7 +52,9 @@ pub(super) enum NotFollowed {
     NotAccepted,
     #[error("this node leads to it: name it in `accept` if another one is to lead to a part")]
     Own,
-    #[error("an interface of this machine is in it")]
+    #[error(
+        "this machine has it, or a wider one, on an interface or by a route: name it in `accept` if it is a part"
+    )]
     Machine,
     #[error("the address of a link of the mesh is in it")]
     Link,
@@ -63,7 +65,7 @@ pub(super) enum NotFollowed {
 /// What decides which offers are followed.
 pub(super) struct Acceptance<'a> {
     pub(super) options: &'a IpRouterOptions,
-    /// The networks of this machine's other interfaces, and its addresses.
+    /// The networks of this machine's other interfaces and routes, and its addresses.
     pub(super) machine: BTreeSet<IpNet>,
     /// The addresses that links of the mesh lead to.
     pub(super) links: BTreeSet<IpAddr>,
@@ -79,29 +81,25 @@ impl Acceptance<'_> {
         let is_given = |whole: &IpNet| {
             accept.iter().any(|part| part != whole && whole.contains(part) && part.contains(net))
         };
+        let is_kept = |whole: &IpNet| whole.contains(net) && !is_for_all(whole) && !is_given(whole);
         // The kernel takes the narrowest network.
-        let is_on_wire = |address: &IpAddr| self.machine.iter().any(|held| held.contains(address));
-        let mut own = self.own().filter(|whole| whole.contains(net));
+        let is_reached =
+            |link: &IpAddr| self.machine.iter().any(|held| held.contains(link) && net.contains(held));
         if !from_nodes.is_empty() && !from_nodes.contains(node) {
             Some(NotFollowed::Node)
         } else if is_within(&NEVER) || is_for_all(net) {
             Some(NotFollowed::Never)
-        } else if own.any(|whole| !is_for_all(&whole) && !is_given(&whole)) {
+        } else if self.options.own().any(|whole| is_kept(&whole)) {
             Some(NotFollowed::Own)
         } else if !is_within(if accept.is_empty() { &PRIVATE[..] } else { accept.as_slice() }) {
             Some(NotFollowed::NotAccepted)
-        } else if self.machine.iter().any(|held| held.contains(net)) {
+        } else if self.machine.iter().any(is_kept) {
             Some(NotFollowed::Machine)
-        } else if self.links.iter().any(|link| net.contains(link) && !is_on_wire(link)) {
+        } else if self.links.iter().any(|link| net.contains(link) && !is_reached(link)) {
             Some(NotFollowed::Link)
         } else {
             None
         }
-    }
-
-    /// The networks that this node leads to.
-    fn own(&self) -> impl Iterator<Item = IpNet> {
-        self.options.routes.iter().copied().chain([IpNet::V4(self.options.local_net)])
     }
 }
 
@@ -133,7 +131,7 @@ impl Table {
                 continue;
             };
             // Several nodes that lead to the same network are nothing unusual.
-            if acceptance.own().any(|own| own == net) {
+            if acceptance.options.own().any(|own| own == net) {
                 continue;
             }
             let full = (offers.len() >= MOST && !offers.contains_key(&net)).then_some(NotFollowed::TooMany);
@@ -261,11 +259,22 @@ mod tests {
         }
     }
 
+    /// What the machine has by addresses, by routes, and by a VPN that takes all that nobody else does.
+    const MACHINE: [&str; 7] = [
+        "192.168.7.0/24",
+        "192.168.7.9/32",
+        "203.0.113.0/24",
+        "10.20.0.0/16",
+        "0.0.0.0/0",
+        "0.0.0.0/1",
+        "128.0.0.0/1",
+    ];
+
     fn table_with(status: &Status, options: &IpRouterOptions) -> Table {
         let acceptance = Acceptance {
             options,
-            machine: BTreeSet::from(["192.168.7.0/24", "192.168.7.9/32", "203.0.113.0/24"].map(net)),
-            links: BTreeSet::from(["10.9.9.9", "203.0.113.5"].map(|link| link.parse().unwrap())),
+            machine: BTreeSet::from(MACHINE.map(net)),
+            links: BTreeSet::from(["10.9.9.9", "10.20.6.1", "203.0.113.5"].map(|link| link.parse().unwrap())),
         };
         Table::of(status, &node("me"), &acceptance)
     }
@@ -305,6 +314,8 @@ mod tests {
             ("192.168.7.9/32", Some(Machine)),
             ("192.168.7.128/25", Some(Machine)),
             ("192.168.7.0/24", Some(Machine)),
+            ("10.20.5.0/24", Some(Machine)),
+            ("10.20.0.0/16", Some(Machine)),
             ("10.9.9.9/32", Some(Link)),
             ("10.9.0.0/16", Some(Link)),
         ];
@@ -313,6 +324,7 @@ mod tests {
             &options(),
             &[
                 ("10.1.0.0/16", None),
+                ("10.20.0.0/15", None),
                 ("172.16.0.0/12", None),
                 ("192.168.0.0/16", None),
                 ("fd00:1::/64", None),
@@ -341,8 +353,13 @@ mod tests {
                 ("10.2.0.0/16", Some(NotAccepted)),
             ],
         );
-        let given = IpRouterOptions { accept: ["10.0.0.0/8", "10.50.7.0/24"].map(net).to_vec(), ..options() };
+        let given = ["10.0.0.0/8", "10.50.7.0/24", "10.20.5.0/24", "10.20.6.0/24"].map(net).to_vec();
+        let given = IpRouterOptions { accept: given, ..options() };
         verdicts(&given, &[("10.50.7.0/25", None), ("10.50.8.0/24", Some(Own))]);
+        verdicts(
+            &given,
+            &[("10.20.5.0/24", None), ("10.20.6.0/24", Some(Link)), ("10.20.7.0/24", Some(Machine))],
+        );
         let exit = IpRouterOptions { routes: vec![net("0.0.0.0/0")], ..options() };
         verdicts(&exit, &[("10.50.8.0/24", None), ("10.0.0.1/32", Some(Own))]);
         let others = IpRouterOptions { from_nodes: vec![node("b")], ..options() };
