@@ -85,6 +85,20 @@ pub enum DialSpec {
     Memory(MemoryDialOptions),
 }
 
+impl DialSpec {
+    /// Host and port, as in the report of a session.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Tcp(options) => options.address.clone(),
+            Self::Udp(options) => options.address.clone(),
+            Self::WebSocket(options) => options.address(),
+            Self::Quic(options) => options.address.clone(),
+            #[cfg(test)]
+            Self::Memory(options) => options.to.clone(),
+        }
+    }
+}
+
 impl fmt::Display for DialSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -70,7 +70,7 @@ impl NodeHandle {
         let stop = self.stop_token().child_token();
         let dial = match &spec {
             LinkSpec::Listen { .. } => None,
-            LinkSpec::Dial { spec, .. } => Some(self.dial_table().add(spec.to_string())),
+            LinkSpec::Dial { spec, .. } => Some(self.dial_table().add(spec)),
         };
         let pending = PendingSessions::default();
         let link = LinkTask { node: self.clone(), stop: stop.clone(), pending, dial: dial.clone() };

@@ -72,7 +72,7 @@ pub(super) async fn of_peers(config: &Config, profiles: &Profiles, sessions: &[L
             Ok(LinkSpec::Listen { .. }) | Err(_) => None,
         }
     });
-    let is_up = |spec: &DialSpec| sessions.iter().any(|link| link.address == address(spec));
+    let is_up = |spec: &DialSpec| sessions.iter().any(|link| link.address == spec.address());
     let down = dials.filter(|(_, spec)| !is_up(spec));
     let asked = down.map(|(place, spec)| async move { of_peer(&place, &spec, &dial(&spec).await) });
     futures_util::future::join_all(asked).await
@@ -91,7 +91,7 @@ enum Dialled {
 }
 
 async fn dial(spec: &DialSpec) -> Dialled {
-    let late = || DialFailure::TimedOut { address: address(spec), limit: backend::DIAL_LIMIT };
+    let late = || DialFailure::TimedOut { address: spec.address(), limit: backend::DIAL_LIMIT };
     // Beside the dial's own limit: a resolver may hang.
     let dialled = timeout(backend::DIAL_LIMIT * 2, backend::dial(spec)).await;
     let mut session = match dialled.unwrap_or_else(|_| Err(late())) {
@@ -107,7 +107,7 @@ async fn dial(spec: &DialSpec) -> Dialled {
 
 /// Why a peer without a session has none.
 fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
-    let address = address(spec);
+    let address = spec.address();
     let (host, port) = (host(&address), port(&address));
     let protocol = if matches!(spec, DialSpec::Udp(_) | DialSpec::Quic(_)) { "udp" } else { "tcp" };
     let listens = format!("there: ss -ln 'sport = :{port}', and firewall-cmd --add-port={port}/{protocol}");
@@ -153,18 +153,6 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
         ),
     };
     Finding::fault(place, what, remedy)
-}
-
-/// As in the report of a session.
-fn address(spec: &DialSpec) -> String {
-    match spec {
-        DialSpec::Tcp(options) => options.address.clone(),
-        DialSpec::Udp(options) => options.address.clone(),
-        DialSpec::WebSocket(options) => options.address(),
-        DialSpec::Quic(options) => options.address.clone(),
-        #[cfg(test)]
-        DialSpec::Memory(options) => options.to.clone(),
-    }
 }
 
 fn host(address: &str) -> &str {

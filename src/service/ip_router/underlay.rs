@@ -3,56 +3,87 @@
 //! Owns the names that have been looked up. What is to be done about these addresses, it does not know.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::net::lookup_host;
-use tokio::time::timeout;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
 use crate::node::NodeHandle;
 
-/// How long names may take to be looked up; until they are, what was found last counts.
+/// How long all names together may take to be looked up; until they are, what was found last counts.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+type Found = BTreeSet<IpAddr>;
 
 /// The addresses of the links' other ends, also while they are down.
 #[derive(Debug, Default)]
-pub(super) struct Underlay(BTreeMap<String, BTreeSet<IpAddr>>);
+pub(super) struct Underlay(BTreeMap<String, Name>);
+
+#[derive(Debug, Default)]
+struct Name {
+    found: Found,
+    /// A question that has no answer yet; it holds a thread, so there is one at a time.
+    asked: Option<JoinHandle<io::Result<Found>>>,
+}
 
 impl Underlay {
     /// As they are now.
     pub(super) async fn addresses(&mut self, node: &NodeHandle) -> BTreeSet<IpAddr> {
-        let dialled = node.dials().into_iter().filter_map(|dial| host_and_port(&dial.address));
-        let links = node.links().await.into_iter().map(|link| link.address);
-        let names: BTreeSet<String> = links.chain(dialled).collect();
+        let dialled = node.dials().into_iter().map(|dial| dial.host_and_port);
+        let names: BTreeSet<String> =
+            node.links().await.into_iter().map(|link| link.address).chain(dialled).collect();
+        self.of(names, look_up).await
+    }
+
+    async fn of<F>(&mut self, names: BTreeSet<String>, ask: impl Fn(String) -> F) -> BTreeSet<IpAddr>
+    where
+        F: Future<Output = io::Result<Found>> + Send + 'static,
+    {
         self.0.retain(|name, _| names.contains(name));
         for name in names {
-            if let Ok(Ok(found)) = timeout(PATIENCE, lookup_host(name.as_str())).await {
-                let found = found.map(|address| address.ip().to_canonical()).collect();
-                self.0.insert(name.clone(), found);
+            let known = self.0.entry(name.clone()).or_default();
+            known.asked.get_or_insert_with(|| tokio::spawn(ask(name)));
+        }
+        let end = Instant::now() + PATIENCE;
+        for Name { found, asked } in self.0.values_mut() {
+            let Some(answer) = asked else { continue };
+            let Ok(answer) = timeout_at(end, answer).await else { continue };
+            *asked = None;
+            if let Ok(Ok(new)) = answer {
+                *found = new;
             }
         }
-        self.0.values().flatten().copied().collect()
+        self.0.values().flat_map(|name| &name.found).copied().collect()
     }
 }
 
-/// Of a peer as it is shown: what carries the link, a blank, `host:port`, and the path of a WebSocket.
-fn host_and_port(shown: &str) -> Option<String> {
-    let (_, place) = shown.split_once(' ')?;
-    place.split('/').next().map(str::to_owned)
+async fn look_up(name: String) -> io::Result<Found> {
+    Ok(lookup_host(name).await?.map(|address| address.ip().to_canonical()).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
-    #[test]
-    fn a_peer_s_host_is_read_as_it_is_shown() {
-        for (shown, place) in [
-            ("tcp-tls hop.example:27199", "hop.example:27199"),
-            ("udp 192.0.2.1:5", "192.0.2.1:5"),
-            ("wss [2001:db8::1]:443/mesh/x", "[2001:db8::1]:443"),
-        ] {
-            assert_eq!(host_and_port(shown).as_deref(), Some(place));
+    #[tokio::test(start_paused = true)]
+    async fn names_without_an_answer_delay_no_other_and_are_asked_for_once() {
+        let (mut underlay, asked) = (Underlay::default(), AtomicUsize::new(0));
+        let names = BTreeSet::from(["a", "b", "c", "known"].map(str::to_owned));
+        let found = Found::from([IpAddr::from([192, 0, 2, 1])]);
+        let begun = Instant::now();
+        for _ in 0..2 {
+            let ask = |name: String| {
+                let found = found.clone();
+                asked.fetch_add(usize::from(name != "known"), Ordering::Relaxed);
+                async move { if name == "known" { Ok(found) } else { std::future::pending().await } }
+            };
+            assert_eq!(underlay.of(names.clone(), ask).await, found);
         }
+        assert_eq!((begun.elapsed(), asked.into_inner()), (2 * PATIENCE, 3));
     }
 }
