@@ -24,6 +24,7 @@ STOLEN = [
     "0.0.0.0/1",
     "128.0.0.0/1",
     "8.8.8.8/32",
+    "10.20.5.0/24",
     "10.50.7.0/24",
     "10.99.0.1/32",
     "127.0.0.0/8",
@@ -46,6 +47,7 @@ class Space:
             f"-n {self.name} link set wire up",
             f"-n {self.name} link set far up",
             f"-n {self.name} route add default via 192.168.9.1",
+            f"-n {self.name} route add 10.20.0.0/16 via 192.168.9.1",
         ]:
             subprocess.run(["ip", *line.split()], check=True)
 
@@ -108,22 +110,28 @@ def test_others_offer_and_this_node_decides(routed):
     assert node.log().count("are not followed") == 1
 
 
-def test_a_packet_comes_from_a_node_that_leads_to_its_source(routed):
+def test_a_packet_comes_from_a_node_that_leads_to_its_source_and_goes_to_this_one(routed):
     space, _, evil = routed
     offer(evil, ["10.60.0.0/16", "8.8.8.8/32"])
     until("the way to evil", lambda: "10.60.0.0/16" in space.routes())
-    with space.inside(), contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver:
+    with space.inside(), contextlib.ExitStack() as stack:
+        receiver, beyond = (stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2))
         receiver.bind(("10.99.0.1", 0))
         receiver.settimeout(60)
         port = receiver.getsockname()[1]
+        beyond.bind(("192.168.9.2", port))
         receiver.sendto(b"who are you?", ("10.60.0.5", 9))
         while (packet := evil.wait_for(DATA))[19:27] != b"net".ljust(8, b"\0") or packet[35] >> 4 != 4:
             pass
         ours, evils = packet[3:11], packet[11:19]
-        for source in ["8.8.8.8", "10.50.1.1", "127.0.0.1", "192.168.9.1", "10.60.0.5"]:
+        ends = [(source, "10.99.0.1") for source in ["8.8.8.8", "10.50.1.1", "127.0.0.1", "192.168.9.1"]]
+        for source, to in [*ends, ("10.60.0.5", "192.168.9.2"), ("10.60.0.5", "10.99.0.1")]:
             head = b"\x1e\0\0" + evils + ours + 2 * b"net".ljust(8, b"\0")
-            evil.send(DATA, head + datagram(source, "10.99.0.1", port, source.encode()))
+            evil.send(DATA, head + datagram(source, to, port, source.encode()))
         assert receiver.recvfrom(100)[1][0] == "10.60.0.5", "all before it are dropped"
+        beyond.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            beyond.recvfrom(100)
 
 
 def datagram(source, destination, port, data):

@@ -51,16 +51,20 @@ def test_a_client_with_a_thousand_connections_keeps_no_other_waiting(mesh):
         other.sendall(b"y")
         for one in [*crowd, other]:
             answers.register(one, selectors.EVENT_READ)
-        deadline = time.monotonic() + 60
-        while len(answered) <= len(crowd) and time.monotonic() < deadline:
-            for key, _ in answers.select(1):
-                answers.unregister(key.fileobj)
-                answered.append((key.fileobj, answer(key.fileobj)))
+        # Those that had their turn before the other one came do not count.
+        before, place, progress = len(answers.select(0)), None, time.monotonic()
+        while len(answered) <= len(crowd) and time.monotonic() < progress + 60:
+            ready = [key.fileobj for key, _ in answers.select(1)]
+            if other in ready:
+                place = len(answered)
+            for one in ready:
+                answers.unregister(one)
+                answered.append((one, answer(one)))
+                progress = time.monotonic()
     echo.close()
-    place = [one for one, _ in answered].index(other)
-    print(f"{len(answered)} were answered, the other one as number {place}")
-    assert answered[place][1] == b"y"
-    assert place < len(crowd) / 2
+    print(f"{len(answered)} were answered, {before} at first, the other one as number {place}")
+    assert (other, b"y") in answered
+    assert place - before < max(100, (len(crowd) - before) / 2)
     assert all(text for _, text in answered) and len(answered) == len(crowd) + 1, "each has its turn"
 
 
