@@ -1,8 +1,8 @@
 //! The kernel's routes through one interface: those of the mesh, and no others.
 //!
 //! Owns the difference between the routes that were installed and those that are wanted, and knows the networks of the
-//! other interfaces, by address and by route. It adds and removes its own routes only; one that somebody else has for the same network stands and
-//! is reported once. What may be wanted, it does not know.
+//! other interfaces, by address and by route. It adds and removes its own routes only; one that somebody else has for the
+//! same network stands and is reported once. What may be wanted, it does not know.
 
 use std::collections::BTreeSet;
 use std::io;
