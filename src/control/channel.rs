@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::RequestRefusal;
 use super::lines::{FREE, LineRoom};
-use crate::os::answers;
+use crate::os::answers::PAGE;
 use crate::stream::MeshStream;
 use crate::tls::Secured;
 
@@ -35,7 +35,7 @@ const FIRST_READ: usize = 256;
 /// Characters of an error's text.
 const MAX_ERROR: usize = 4096;
 
-/// How long an answer that others wait behind may stay unread.
+/// How long the next [`PAGE`] of an answer that others wait behind may stay unread.
 const UNREAD_FOR: Duration = Duration::from_secs(60);
 
 /// Room that a Unix socket makes for an answer: a client that does not read it holds as much of the kernel's memory.
@@ -267,12 +267,18 @@ impl Channel {
         &mut self,
         make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
     ) -> io::Result<()> {
-        let Some(line) = answers::print(&mut self.room.answer, make).await else {
+        let Some(line) = self.room.answer.print(make).await else {
             return self.refuse("the answer cannot be made").await;
         };
-        let sent = timeout(UNREAD_FOR, self.send(line)).await;
+        self.link.make_room(line.len());
+        // A client may be slow, but not hold others up for nothing.
+        for part in line.chunks(PAGE) {
+            timeout(UNREAD_FOR, self.send(part))
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        }
         self.room.answer.give_back();
-        sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        Ok(())
     }
 
     /// Answers with one line of JSON, or with the reason why not.
@@ -377,5 +383,28 @@ mod tests {
         let mut read = Vec::new();
         far.read_to_end(&mut read).await.unwrap();
         assert!(read == answer);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_answer_over_a_slow_link_takes_its_time_and_one_that_is_not_read_does_not() {
+        const WHOLE: usize = 20 << 20;
+        let (near, mut far) = tokio::io::duplex(64 << 10);
+        let room = LineBudget::default().room(true, Neighbour::Hosts(None));
+        let mut channel = Channel::new(Box::new(near), Duration::from_secs(600), room);
+        let reader = tokio::spawn(async move {
+            let (mut second, mut left) = (vec![0; 200_000], WHOLE);
+            while left > 0 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let part = left.min(second.len());
+                far.read_exact(&mut second[..part]).await.unwrap();
+                left -= part;
+            }
+            far
+        });
+        channel.send_large(|| vec![b'x'; WHOLE]).await.unwrap();
+        let (_far, start) = (reader.await.unwrap(), tokio::time::Instant::now());
+        let unread = channel.send_large(|| vec![b'x'; WHOLE]).await;
+        assert_eq!(unread.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        assert_eq!(start.elapsed().as_secs(), UNREAD_FOR.as_secs());
     }
 }

@@ -12,6 +12,7 @@ use super::Context;
 use super::channel::Channel;
 use super::session::{Next, Peer};
 use crate::counters::ControllerCounters;
+use crate::os::answers::is_small;
 use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
 use crate::work::jobs::NO_CONTROLLER;
 use crate::work::{CallerName, Origin};
@@ -50,7 +51,13 @@ pub(super) async fn execute(
         Ok((answer, rest)) => (Ok(answer), rest),
         Err(refused) => (Err(refused), None),
     };
-    channel.send_large(move || format!("{}\n", operation::line(&answer)).into_bytes()).await?;
+    let small = answer.as_ref().map_or(true, is_small);
+    let line = move || format!("{}\n", operation::line(&answer)).into_bytes();
+    if small {
+        channel.send(line()).await?;
+    } else {
+        channel.send_large(line).await?;
+    }
     let Some(mut rest) = rest else { return Ok(Next::Command) };
     // One piece at a time: a client that reads slowly makes nobody wait but its own session.
     while let Some(piece) = next_piece(channel, &mut *rest).await? {

@@ -1,10 +1,10 @@
-//! How much memory the command lines of all sessions may take while they arrive, and their answers until they are read. Owns
-//! the bounds; a session has a little of its own without asking. This machine's users and other trusted clients have shares for themselves, which nobody
-//! else can use up, and of each share one neighbour leaves as much for others as it has.
+//! How much memory the command lines of all sessions may take while they arrive, and the doors of their answers. Owns the
+//! bounds; a session has a little of its own without asking. This machine's users and other trusted clients have shares for
+//! themselves, which nobody else can use up, and of each share one neighbour leaves as much for others as it has.
 
 use super::session::{Neighbour, Shares};
-use crate::os::answers;
-use crate::os::places::Share;
+use crate::os::answers::{AnswerDoor, AnswerRoom};
+use crate::os::places::{Places, Share};
 
 /// Bytes of each of the two shares that one neighbour may have: half of the share.
 const FOR_ONE: usize = 16 * 1024 * 1024;
@@ -16,21 +16,21 @@ pub(super) const FREE: usize = 4096;
 /// The bounds. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct LineBudget {
-    lines: Shares,
-    answers: Shares,
+    lines: Shares<Places<Neighbour>>,
+    answers: Shares<AnswerDoor<Neighbour>>,
 }
 
 impl Default for LineBudget {
     fn default() -> Self {
-        Self { lines: Shares::new(FOR_ONE), answers: Shares::new(answers::UNREAD) }
+        Self { lines: Shares::new(|| Places::new(FOR_ONE)), answers: Shares::new(AnswerDoor::new) }
     }
 }
 
 impl LineBudget {
     /// The room of one session.
     pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
-        let none_yet = |of: &Shares| of.of(neighbour, trusted).none_yet(neighbour);
-        LineRoom { line: none_yet(&self.lines), answer: none_yet(&self.answers) }
+        let line = self.lines.of(neighbour, trusted).none_yet(neighbour);
+        LineRoom { line, answer: self.answers.of(neighbour, trusted).room(neighbour) }
     }
 }
 
@@ -38,7 +38,7 @@ impl LineBudget {
 #[derive(Debug)]
 pub(super) struct LineRoom {
     line: Share<Neighbour>,
-    pub(super) answer: Share<Neighbour>,
+    pub(super) answer: AnswerRoom<Neighbour>,
 }
 
 impl LineRoom {

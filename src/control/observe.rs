@@ -9,7 +9,6 @@ use super::health::{ControllerSeen, ControllerWatch, Life};
 use crate::counters::Tables;
 use crate::mesh::Status;
 use crate::node::{LinkStatus, NodeHandle};
-use crate::os::answers::off_thread;
 use crate::rpc::report::Lenient;
 use crate::rpc::report::node::{
     Connection, EndingCertificate, HealthReport, HealthState, LinkReport, NodeReport, PeerReport, Section,
@@ -76,17 +75,8 @@ impl Observer {
         }
     }
 
-    /// These sections, as they are now.
-    pub(crate) async fn report(&self, sections: &[Section]) -> NodeReport {
-        let seen = self.look(sections).await;
-        if seen.is_small() {
-            return seen.report();
-        }
-        off_thread(move || seen.report()).await.unwrap_or_default()
-    }
-
-    /// What these sections are made of.
-    pub(super) async fn look(&self, sections: &[Section]) -> Seen {
+    /// What these sections are made of, as it is now.
+    pub(crate) async fn look(&self, sections: &[Section]) -> Seen {
         let mesh = self.node.status().await;
         let mut report = NodeReport::default();
         for section in sections {
@@ -141,7 +131,7 @@ impl Observer {
 }
 
 /// What a report is made of. To take it costs little, as its large parts are shared with the core.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     mesh: Status,
     /// All but what is made of the mesh.
     report: NodeReport,
@@ -156,8 +146,8 @@ impl Seen {
             || node_bytes + service_bytes + routes * ENTRY < SMALL
     }
 
-    /// The sections that were asked for.
-    fn report(&self) -> NodeReport {
+    /// The sections that were asked for. Without routes and costs it is made at once.
+    pub(crate) fn report(&self) -> NodeReport {
         let (mesh, is_asked) = (&self.mesh, |section| self.sections.contains(&section));
         NodeReport {
             connections: is_asked(Section::Connections).then(|| connections(mesh)),

@@ -17,9 +17,10 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
-use super::session::Shares;
+use super::session::{Neighbour, Shares};
 use super::{Context, ListenError, session};
 use crate::os::address::{open_first, plain, resolve};
+use crate::os::places::Places;
 use crate::os::{self, unix_socket::UnixSocket};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
@@ -211,7 +212,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
 pub(super) struct Sessions {
     context: Context,
     limits: ServerLimits,
-    places: Shares,
+    places: Shares<Places<Neighbour>>,
     tasks: TaskTracker,
     /// No new clients, no new commands.
     stop: CancellationToken,
@@ -221,7 +222,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
-        let places = Shares::new(limits.connections);
+        let places = Shares::new(|| Places::new(limits.connections));
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
         Self { context, limits, places, tasks: TaskTracker::new(), stop, cut }
     }

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
-use crate::os::places::Places;
 use crate::rpc::request::{Request, RequestError, WorkRequest};
 use crate::work::{Caller, CallerName, Origin};
 
@@ -57,24 +56,23 @@ pub(super) enum Neighbour {
     Mesh(CountedBy),
 }
 
-/// Places of the users of this machine, of the others that are trusted, and of everybody else: nobody can take those of
-/// another share. Clones are the same.
+/// What is there for the users of this machine, for the others that are trusted, and for everybody else: nobody can use up that
+/// of another share.
 #[derive(Debug, Clone)]
-pub(super) struct Shares {
-    local: Places<Neighbour>,
-    trusted: Places<Neighbour>,
-    others: Places<Neighbour>,
+pub(super) struct Shares<T> {
+    local: T,
+    trusted: T,
+    others: T,
 }
 
-impl Shares {
-    /// Each share has this many places for one neighbour, and twice as many in all.
-    pub(super) fn new(for_one: usize) -> Self {
-        let places = || Places::new(for_one);
-        Self { local: places(), trusted: places(), others: places() }
+impl<T> Shares<T> {
+    /// The same for each.
+    pub(super) fn new(share: impl Fn() -> T) -> Self {
+        Self { local: share(), trusted: share(), others: share() }
     }
 
     /// The share of a neighbour.
-    pub(super) fn of(&self, neighbour: Neighbour, trusted: bool) -> &Places<Neighbour> {
+    pub(super) fn of(&self, neighbour: Neighbour, trusted: bool) -> &T {
         match neighbour {
             Neighbour::Local => &self.local,
             Neighbour::Hosts(_) | Neighbour::Mesh(_) if trusted => &self.trusted,

@@ -14,8 +14,7 @@ use hyper::body::Frame;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::os::answers;
-use crate::os::places::Share;
+use crate::os::answers::AnswerRoom;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
@@ -56,10 +55,10 @@ pub(super) fn line(value: &impl Serialize) -> Vec<u8> {
 /// none in time.
 pub(super) async fn large<K: Ord + Clone + Send + 'static>(
     content_type: &'static str,
-    mut room: Share<K>,
+    mut room: AnswerRoom<K>,
     make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
 ) -> Option<HttpAnswer> {
-    let body = timeout(ROOM_WITHIN, answers::print(&mut room, make)).await.ok()??;
+    let body = timeout(ROOM_WITHIN, room.print(make)).await.ok()??;
     let length = body.len();
     // What is handed over at once is copied, whether the client reads or not.
     let pieces = unfold((Bytes::from(body), room), async |(mut rest, room)| {

@@ -44,7 +44,7 @@ pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Syn
     ];
     let observer = &context.observer;
     let told = Told {
-        report: observer.report(&sections).await,
+        report: observer.look(&sections).await.report(),
         queues: context.node.queues(),
         certificates: context.tls.ends(),
         work: observer.work.figures().await,

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use http::header::{ALLOW, AUTHORIZATION, HOST, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
-use hyper::body::Incoming;
 
 use super::answer::{HttpAnswer, bearer, json, large, text, with};
 use super::hosts::ServerNames;
-use super::server::{HttpClient, Responding, Site};
+use super::server::{HttpClient, RequestBody, Responding, Site};
 use super::token::TokenFile;
 use super::{exposition, metrics};
 use crate::control::Context;
-use crate::os::answers::UNREAD;
-use crate::os::places::Places;
+use crate::os::answers::AnswerDoor;
 
 /// Connections of one host.
 const CONNECTIONS: usize = 32;
@@ -25,8 +23,7 @@ pub(crate) struct Monitoring {
     context: Context,
     token: Option<TokenFile>,
     hosts: ServerNames,
-    /// Bytes of answers that clients have not read yet.
-    answers: Places<IpAddr>,
+    answers: AnswerDoor<IpAddr>,
 }
 
 impl Monitoring {
@@ -37,7 +34,7 @@ impl Monitoring {
         hosts: Vec<String>,
         own_host: &str,
     ) -> Self {
-        let (hosts, answers) = (ServerNames::new(hosts, own_host, true), Places::new(UNREAD));
+        let (hosts, answers) = (ServerNames::new(hosts, own_host, true), AnswerDoor::new());
         Self { context, token, hosts, answers }
     }
 
@@ -56,8 +53,7 @@ impl Monitoring {
             "/metrics" => match self.refuse(headers).await {
                 Some(refused) => refused,
                 None => {
-                    let (room, page) =
-                        (self.answers.none_yet(client.host), metrics::page(&self.context).await);
+                    let (room, page) = (self.answers.room(client.host), metrics::page(&self.context).await);
                     large(exposition::TEXT, room, page).await.unwrap_or_else(|| {
                         text(StatusCode::SERVICE_UNAVAILABLE, "too many answers are unread: try again\n")
                     })
@@ -108,7 +104,7 @@ impl Site for Monitoring {
         CONNECTIONS
     }
 
-    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<RequestBody>) -> Responding {
         Box::pin(async move { self.answer(&client, &request.into_parts().0).await })
     }
 }

@@ -6,12 +6,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,7 +28,7 @@ use tracing::{debug, warn};
 use super::answer::{HttpAnswer, HttpBody};
 use super::slow_reader::SlowReader;
 use crate::os::address::{network_of, open_first, plain, resolve};
-use crate::os::house::{House, Seat};
+use crate::os::house::{Asking, House, Seat};
 use crate::os::peer_user::peer_user;
 use crate::os::tcp;
 use crate::tls::{Names, ServerProfile};
@@ -49,7 +51,7 @@ pub(crate) trait Site: Send + Sync + 'static {
     fn connections(&self) -> usize;
 
     /// The answer to a request.
-    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding;
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<RequestBody>) -> Responding;
 }
 
 pub(crate) type Responding = Pin<Box<dyn Future<Output = HttpAnswer> + Send>>;
@@ -63,6 +65,50 @@ pub(crate) struct HttpClient {
     pub(super) is_secured: bool,
     /// Whom its certificate names, which was verified.
     pub(super) certificate: Option<Names>,
+}
+
+/// The body of a request. Until it has come, the connection has no right to its place.
+pub(crate) struct RequestBody {
+    incoming: Incoming,
+    asking: Arc<Asking<HttpCaller>>,
+}
+
+impl RequestBody {
+    fn new(incoming: Incoming, asking: Arc<Asking<HttpCaller>>) -> Self {
+        if incoming.is_end_stream() {
+            asking.stays();
+        }
+        Self { incoming, asking }
+    }
+
+    /// It may take long: how many of those there are is bounded elsewhere.
+    pub(super) fn may_take_long(&self) {
+        self.asking.stays();
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        if frame.is_none() || self.incoming.is_end_stream() {
+            self.asking.stays();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
 }
 
 /// A port that answers HTTP.
@@ -159,13 +205,15 @@ async fn converse(
 ) -> Result<(), String> {
     let client = Arc::new(client);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (site, client, busy) = (site.clone(), client.clone(), seat.busy());
+        let (site, client, asking) = (site.clone(), client.clone(), Arc::new(seat.asks()));
+        let request = request.map(|incoming| RequestBody::new(incoming, asking.clone()));
         async move {
             let answer = respond(site, client, request).await;
             // Until the last of the answer is on its way.
+            asking.stays();
             let held = |body: HttpBody| {
                 let held = move |error| {
-                    let _held = &busy;
+                    let _held = &asking;
                     error
                 };
                 body.map_err(held).boxed_unsync()
@@ -179,7 +227,7 @@ async fn converse(
     connection.await.map_err(|error| error.to_string())
 }
 
-async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<Incoming>) -> HttpAnswer {
+async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<RequestBody>) -> HttpAnswer {
     let has_body = !request.body().is_end_stream();
     let takes_one = *request.method() == Method::POST;
     let mut answer = site.respond(client, request).await;

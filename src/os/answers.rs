@@ -1,63 +1,119 @@
 //! Large answers: they are made off the threads that serve links, a few at a time, and what clients have not read of them is
-//! bounded in sum. It does not know what an answer says.
+//! bounded in sum. Each door has turns and room of its own, and of these no caller has more than half. It does not know what an
+//! answer says, nor how callers are told apart.
 
-use std::sync::{Arc, LazyLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::places::Share;
+use super::places::{Places, Share};
 
 /// Bytes of one page of a list, about: a page ends with the item that passes it.
 pub(crate) const PAGE: usize = 1 << 20;
 /// Unread bytes that one client may have; all of a door may have twice as many.
-pub(crate) const UNREAD: usize = 32 << 20;
+const UNREAD: usize = 32 << 20;
 /// Bytes of an answer that need no room.
 const FREE: usize = 64 << 10;
+/// Answers of a door that are made at a time, each for another caller.
+const MAKERS: usize = 2;
 
-/// Answers that are made at a time.
-static MAKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
-
-/// What a function returns that may take long, on a thread of its own and after those who came before. `None` only if it
-/// cannot be carried out, as at the end of the process.
-pub(crate) async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let turn = MAKERS.clone().acquire_owned().await.ok()?;
-    let made = spawn_blocking(move || {
-        let made = make();
-        drop(turn);
-        made
-    });
-    made.await.ok()
+/// Turns and room for the answers to callers of type `K`. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerDoor<K> {
+    room: Places<K>,
+    makers: Arc<Semaphore>,
+    /// The one turn of each caller. A caller queues for the door's turns once, however often it asks.
+    // A lock and no task: held for a look alone.
+    turns: Arc<Mutex<BTreeMap<K, Weak<Semaphore>>>>,
 }
 
-/// An answer of any size, which holds its room until the share is given back. One for which there is no room is not kept: it
-/// is made again once there is. `None` as with [`off_thread`].
-pub(crate) async fn print<K: Ord + Clone>(
-    room: &mut Share<K>,
-    make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
-) -> Option<Vec<u8>> {
-    let make = Arc::new(make);
-    loop {
-        let again = make.clone();
-        let made = off_thread(move || again()).await?;
-        // A longer one takes all that one client may have.
-        let needed = if made.len() <= FREE { 0 } else { made.len().min(UNREAD) };
-        let more = needed.saturating_sub(room.count());
-        if more == 0 || room.take(more) {
-            return Some(made);
-        }
-        drop(made);
-        // Nobody waits for more while it holds some.
-        room.give_back();
-        room.grow(needed).await;
+/// What one client of a door has of it.
+#[derive(Debug)]
+pub(crate) struct AnswerRoom<K: Ord + Clone> {
+    unread: Share<K>,
+    turn: Arc<Semaphore>,
+    makers: Arc<Semaphore>,
+}
+
+impl<K: Ord + Clone> AnswerDoor<K> {
+    pub(crate) fn new() -> Self {
+        let makers = Arc::new(Semaphore::new(MAKERS));
+        Self { room: Places::new(UNREAD), makers, turns: Arc::default() }
+    }
+
+    /// For one client of a caller's.
+    pub(crate) fn room(&self, caller: K) -> AnswerRoom<K> {
+        let mut turns = self.turns.lock();
+        let turn = turns.get(&caller).and_then(Weak::upgrade).unwrap_or_else(|| {
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let turn = Arc::new(Semaphore::new(1));
+            turns.insert(caller.clone(), Arc::downgrade(&turn));
+            turn
+        });
+        AnswerRoom { unread: self.room.none_yet(caller), turn, makers: self.makers.clone() }
     }
 }
 
-/// As many of these as fit into so many bytes of JSON, one at least, and how many are left.
-pub(crate) fn fitting<T: serde::Serialize, C: FromIterator<T>>(
+impl<K: Ord + Clone> AnswerRoom<K> {
+    /// What a function returns that may take long, on a thread of its own, in the caller's turn. `None` only if it cannot be
+    /// carried out, as at the end of the process.
+    pub(crate) async fn off_thread<T: Send + 'static>(
+        &self,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = self.turn.clone().acquire_owned().await.ok()?;
+        let maker = self.makers.clone().acquire_owned().await.ok()?;
+        let made = spawn_blocking(move || {
+            let made = make();
+            drop((maker, turn));
+            made
+        });
+        made.await.ok()
+    }
+
+    /// An answer of any size, which holds its room until that is given back. One for which there is no room is not kept: it
+    /// is made again once there is. `None` as with [`Self::off_thread`].
+    pub(crate) async fn print(
+        &mut self,
+        make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Option<Vec<u8>> {
+        let make = Arc::new(make);
+        loop {
+            let again = make.clone();
+            let made = self.off_thread(move || again()).await?;
+            // A longer one takes all that one client may have.
+            let needed = if made.len() <= FREE { 0 } else { made.len().min(UNREAD) };
+            let more = needed.saturating_sub(self.unread.count());
+            if more == 0 || self.unread.take(more) {
+                return Some(made);
+            }
+            drop(made);
+            // Nobody waits for more while it holds some.
+            self.unread.give_back();
+            self.unread.grow(needed).await;
+        }
+    }
+
+    /// The client has read its answer.
+    pub(crate) fn give_back(&mut self) {
+        self.unread.give_back();
+    }
+}
+
+/// Whether something is printed faster than a turn is waited for.
+pub(crate) fn is_small(told: &impl Serialize) -> bool {
+    serde_json::to_writer(&mut vec![0; FREE][..], told).is_ok()
+}
+
+/// As many of these as fit into so many bytes of JSON, one at least, and whether there are more.
+pub(crate) fn fitting<T: Serialize, C: FromIterator<T>>(
     all: impl IntoIterator<Item = T>,
     bytes: usize,
-) -> (C, usize) {
+) -> (C, bool) {
     let (mut rest, mut size) = (all.into_iter().peekable(), 0);
     let kept = std::iter::from_fn(|| {
         let is_first = size == 0;
@@ -65,54 +121,77 @@ pub(crate) fn fitting<T: serde::Serialize, C: FromIterator<T>>(
         if is_first || size <= bytes { rest.next() } else { None }
     });
     let kept = kept.collect();
-    (kept, rest.count())
+    (kept, rest.peek().is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::mpsc;
     use std::time::Duration;
 
+    use futures_util::FutureExt as _;
+    use futures_util::future::join_all;
     use tokio::time::timeout;
 
     use super::*;
-    use crate::os::places::Places;
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_waits_for_room_but_not_a_small_one_nor_that_of_another_client() {
-        let places = Places::new(UNREAD);
-        let mut first = places.none_yet("a");
-        assert_eq!(print(&mut first, || vec![0; 2 * UNREAD]).await.map(|made| made.len()), Some(2 * UNREAD));
-        assert_eq!(first.count(), UNREAD);
-        let mut small = places.none_yet("a");
-        assert!(print(&mut small, || vec![0; FREE]).await.is_some(), "it needs no room");
-        let (mut second, mut other) = (places.none_yet("a"), places.none_yet("b"));
-        let mut waiting = Box::pin(print(&mut second, || vec![0; PAGE]));
+        let door = AnswerDoor::new();
+        let mut first = door.room("a");
+        assert_eq!(first.print(|| vec![0; 2 * UNREAD]).await.map(|made| made.len()), Some(2 * UNREAD));
+        assert_eq!(first.unread.count(), UNREAD);
+        let mut small = door.room("a");
+        assert!(small.print(|| vec![0; FREE]).await.is_some(), "it needs no room");
+        let (mut second, mut other) = (door.room("a"), door.room("b"));
+        let mut waiting = Box::pin(second.print(|| vec![0; PAGE]));
         assert!(timeout(Duration::from_secs(60), &mut waiting).await.is_err());
-        assert!(print(&mut other, || vec![0; PAGE]).await.is_some(), "another one has room");
+        assert!(other.print(|| vec![0; PAGE]).await.is_some(), "another one has room");
         first.give_back();
         assert_eq!(waiting.await.map(|made| made.len()), Some(PAGE));
     }
 
+    /// Their makers stand at a barrier: what was made when another caller's turn came is a number, not a matter of time.
     #[tokio::test]
-    async fn two_answers_are_made_at_a_time() {
-        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let make = || {
-            let (now, most) = (now.clone(), most.clone());
-            off_thread(move || {
-                most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
-                std::thread::yield_now();
-                now.fetch_sub(1, Relaxed);
-            })
+    async fn however_often_one_asks_another_waits_for_no_more_than_the_pieces_that_are_being_made() {
+        let door = AnswerDoor::new();
+        let (go, gate) = mpsc::channel::<()>();
+        let (gate, order) = (Arc::new(Mutex::new(gate)), Arc::new(Mutex::new(Vec::new())));
+        let piece = |name| {
+            let (gate, order, room) = (gate.clone(), order.clone(), door.room(name));
+            async move {
+                let make = move || {
+                    gate.lock().recv().unwrap();
+                    order.lock().push(name);
+                };
+                room.off_thread(make).await.unwrap();
+            }
         };
-        futures_util::future::join_all((0..50).map(|_| make())).await;
-        assert!(most.load(Relaxed) <= 2, "{most:?}");
+        let mut many = Box::pin(join_all((0..1000).map(|_| piece("noisy"))));
+        assert!((&mut many).now_or_never().is_none());
+        let mut others = Box::pin(join_all([piece("second"), piece("third")]));
+        assert!((&mut others).now_or_never().is_none());
+        (0..1002).for_each(|_| go.send(()).unwrap());
+        tokio::join!(many, others);
+        let order = order.lock();
+        let place = |name| order.iter().position(|one| *one == name).unwrap();
+        assert!(place("second") <= 1 && place("third") <= 3, "{:?}", &order[..8]);
+        drop(door.room("fourth"));
+        assert_eq!(door.turns.lock().len(), 1, "callers that have gone are forgotten");
     }
 
     #[test]
     fn a_page_ends_by_its_bytes_and_has_one_item_at_least() {
-        assert_eq!(fitting::<_, Vec<_>>(["aa", "bb", "cc"], 10), (vec!["aa", "bb"], 1));
-        assert_eq!(fitting::<_, Vec<_>>(["aa", "bb"], 1), (vec!["aa"], 1));
-        assert_eq!(fitting::<&str, Vec<_>>([], 10), (vec![], 0));
+        assert_eq!(fitting::<_, Vec<_>>(["aa", "bb", "cc"], 10), (vec!["aa", "bb"], true));
+        assert_eq!(fitting::<_, Vec<_>>(["aa", "bb"], 1), (vec!["aa"], true));
+        assert_eq!(fitting::<_, Vec<_>>(["aa", "bb"], 10), (vec!["aa", "bb"], false));
+        assert_eq!(fitting::<&str, Vec<_>>([], 10), (vec![], false));
+        // What is left is not made.
+        fitting::<_, Vec<_>>((0..9).inspect(|&item| assert!(item < 2)), 2);
+    }
+
+    #[test]
+    fn what_is_small_is_printed_at_once() {
+        assert!(is_small(&"x".repeat(FREE - 2)) && !is_small(&"x".repeat(FREE - 1)));
     }
 }

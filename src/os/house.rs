@@ -1,5 +1,5 @@
 //! The connections of a listener, and which of them goes when one more comes. Owns that places are for answers: who is
-//! silent, before the whole head of a request or between two, has no right to keep one. It does not know what a connection
+//! silent, before the whole of a request or between two, has no right to keep one. It does not know what a connection
 //! is, nor how callers are told apart.
 
 use std::cmp::Reverse;
@@ -36,8 +36,8 @@ pub(crate) struct Seat<K: Ord + Clone> {
     leave: CancellationToken,
 }
 
-/// A request that is answered: its connection stays.
-pub(crate) struct Busy<K: Ord + Clone>(Arc<Seat<K>>);
+/// A request that comes, or is answered.
+pub(crate) struct Asking<K: Ord + Clone>(Arc<Seat<K>>);
 
 impl<K: Ord + Clone> House<K> {
     /// Twice as many places as one caller may have while nobody else has any.
@@ -83,10 +83,9 @@ impl<K: Ord + Clone> Seat<K> {
         self.leave.cancelled().await;
     }
 
-    /// A request has come whole, and is answered until this is dropped.
-    pub(crate) fn busy(self: &Arc<Self>) -> Busy<K> {
-        self.set_silent(false);
-        Busy(self.clone())
+    /// A request has begun; with the end of this it has been answered.
+    pub(crate) fn asks(self: &Arc<Self>) -> Asking<K> {
+        Asking(self.clone())
     }
 
     fn set_silent(&self, is_silent: bool) {
@@ -98,7 +97,14 @@ impl<K: Ord + Clone> Seat<K> {
     }
 }
 
-impl<K: Ord + Clone> Drop for Busy<K> {
+impl<K: Ord + Clone> Asking<K> {
+    /// It has come whole: until it is answered the connection stays.
+    pub(crate) fn stays(&self) {
+        self.0.set_silent(false);
+    }
+}
+
+impl<K: Ord + Clone> Drop for Asking<K> {
     fn drop(&mut self) {
         self.0.set_silent(true);
     }
@@ -114,6 +120,12 @@ impl<K: Ord + Clone> Drop for Seat<K> {
 mod tests {
     use super::*;
 
+    fn answered<K: Ord + Clone>(seat: &Arc<Seat<K>>) -> Asking<K> {
+        let asking = seat.asks();
+        asking.stays();
+        asking
+    }
+
     #[test]
     fn who_is_silent_keeps_no_place_that_another_needs() {
         let house = House::new(4);
@@ -122,15 +134,16 @@ mod tests {
         let has_left: Vec<bool> = silent.iter().map(|seat| seat.leave.is_cancelled()).collect();
         assert_eq!(has_left, [true, true, false, false, false, false]);
         // One that was answered has been silent for less long.
-        drop(silent[2].busy());
+        drop(answered(&silent[2]));
+        let half = silent[3].asks();
         let more = house.enter(1).unwrap();
         assert!(silent[3].leave.is_cancelled() && !silent[2].leave.is_cancelled());
         // Others get in. Those of the largest leave for them, but for the one that is answered.
-        let busy = silent[2].busy();
+        let busy = answered(&silent[2]);
         let others: Vec<_> = (2..9).filter_map(|other| house.enter(other)).collect();
         assert_eq!(others.len(), 7);
         assert!(!silent[2].leave.is_cancelled() && more.leave.is_cancelled());
-        drop((busy, more, silent, others));
+        drop((busy, half, more, silent, others));
         assert!(house.guests.lock().by_number.is_empty());
         assert!(house.enter(1).is_some());
     }
@@ -139,7 +152,7 @@ mod tests {
     fn a_caller_with_many_answers_displaces_nobody_with_fewer() {
         let house = House::new(4);
         let mine: Vec<_> = (0..4).map(|_| house.enter(1).unwrap()).collect();
-        let _busy: Vec<_> = mine.iter().map(Seat::busy).collect();
+        let _busy: Vec<_> = mine.iter().map(answered).collect();
         let others = [house.enter(2).unwrap(), house.enter(3).unwrap()];
         assert!(house.enter(1).is_none());
         assert!(others.iter().all(|seat| !seat.leave.is_cancelled()));

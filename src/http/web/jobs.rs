@@ -10,7 +10,6 @@ use futures_util::stream::unfold;
 use http::header::HeaderValue;
 use http::{HeaderName, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -22,6 +21,7 @@ use super::refusal::{ApiRefusal, Code};
 use super::{ApiRequest, StreamPlace, Web, public, small};
 use crate::control::OperationStream;
 use crate::http::answer::{self, HttpAnswer};
+use crate::http::server::RequestBody;
 use crate::rpc::operation::{self, Operation};
 use crate::rpc::report::{JobKind, JobState};
 use crate::rpc::request::SubmitRequest;
@@ -31,6 +31,9 @@ use crate::work::{Caller, Origin, Submission, WorkError};
 
 /// How long a payload may stop coming.
 const SILENT: Duration = Duration::from_secs(60);
+/// Bytes of a payload that have to come in a minute, and over how long that is measured.
+const LEAST: u64 = 64 << 10;
+const MEASURED: Duration = Duration::from_secs(180);
 /// What is still read of a payload that was refused, so that the client gets to reading why.
 const DRAINED: usize = 16 << 20;
 const DRAINED_WITHIN: Duration = Duration::from_secs(2);
@@ -95,8 +98,7 @@ impl Web {
         if !sees_all {
             public::reduce(&mut answer);
         }
-        let answer = Arc::new(answer);
-        self.large(&visitor, move || answer.clone()).await
+        self.told(&visitor, answer).await
     }
 
     pub(super) async fn rerun(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
@@ -109,8 +111,7 @@ impl Web {
             again.map_err(|_| ApiRefusal::bad("the body is {\"failed_hosts\": true}"))?;
         arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
         let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
-        let answer = Arc::new(answer);
-        self.large(&visitor, move || answer.clone()).await
+        self.told(&visitor, answer).await
     }
 
     /// Bytes as the runner wrote them.
@@ -191,6 +192,7 @@ impl Web {
     pub(super) async fn submit(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
         self.controller()?;
         let place = self.place(&asked.visitor)?;
+        asked.body.may_take_long();
         let submitted = tokio::spawn(async move {
             let ApiRequest { visitor, mut body, .. } = asked;
             let _place = place;
@@ -209,7 +211,7 @@ impl Web {
     async fn intake(
         &self,
         visitor: &Visitor,
-        body: &mut Incoming,
+        body: &mut RequestBody,
     ) -> Result<(String, Option<i64>), ApiRefusal> {
         let work = &self.context.work;
         let request = SubmitRequest {
@@ -236,16 +238,18 @@ impl Web {
         &self,
         visitor: &Visitor,
         submission: &mut Submission,
-        body: &mut Incoming,
+        body: &mut RequestBody,
     ) -> Result<(), ApiRefusal> {
         let admitted = || async {
             let gone = || ApiRefusal::new(Code::Unauthorized, "what the client has shown holds no longer");
             if self.gate.still_admits(visitor).await { Ok(()) } else { Err(gone()) }
         };
-        let mut looked = Instant::now();
+        let (mut looked, mut rate) = (Instant::now(), LeastRate::default());
         loop {
             let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
+            let waits = Instant::now();
             let frame = timeout(SILENT, body.frame()).await.map_err(late)?;
+            let waited = waits.elapsed();
             if frame.is_none() || looked.elapsed() > LOOK {
                 admitted().await?;
                 looked = Instant::now();
@@ -255,6 +259,13 @@ impl Web {
                 Some(Err(_)) => return Err(ApiRefusal::bad("the body ends early")),
                 Some(Ok(frame)) => {
                     if let Some(bytes) = frame.data_ref() {
+                        if !rate.is_kept(bytes.len(), waited) {
+                            let message = format!(
+                                "the body comes too slowly: {} KiB a minute is the least",
+                                LEAST >> 10
+                            );
+                            return Err(ApiRefusal::bad(message));
+                        }
                         submission.write(bytes).await?;
                     }
                 }
@@ -280,13 +291,33 @@ impl Web {
     }
 }
 
+/// What has come of a payload, and how long it was waited for: who sends next to nothing holds a place for nothing.
+#[derive(Debug, Default)]
+struct LeastRate {
+    waited: Duration,
+    bytes: u64,
+}
+
+impl LeastRate {
+    /// Whether it comes fast enough, with so many bytes more after such a wait. What we take to write it does not count.
+    fn is_kept(&mut self, bytes: usize, waited: Duration) -> bool {
+        self.waited += waited;
+        self.bytes += bytes as u64;
+        if self.waited < MEASURED {
+            return true;
+        }
+        let Self { waited, bytes } = std::mem::take(self);
+        bytes >= LEAST * waited.as_secs() / 60
+    }
+}
+
 impl From<WorkError> for ApiRefusal {
     fn from(error: WorkError) -> Self {
         Self::new(Code::Refused, error.to_string())
     }
 }
 
-async fn drain(body: &mut Incoming) {
+async fn drain(body: &mut RequestBody) {
     let mut left = DRAINED;
     let drain = async {
         while left > 0
@@ -296,4 +327,26 @@ async fn drain(body: &mut Incoming) {
         }
     };
     let _late = timeout(DRAINED_WITHIN, drain).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_trickles_ends_and_one_that_comes_in_bursts_does_not() {
+        let minute = |rate: &mut LeastRate, bytes| rate.is_kept(bytes, Duration::from_secs(59));
+        let mut trickle = LeastRate::default();
+        assert_eq!((0..9).position(|_| !minute(&mut trickle, 1)), Some(3), "within four minutes");
+        let (mut bursts, mut fast) = (LeastRate::default(), LeastRate::default());
+        for _ in 0..50 {
+            assert!((0..4).all(|at| minute(&mut bursts, if at == 2 { 4 * LEAST as usize } else { 1 })));
+            assert!(
+                (0..1000).all(|_| fast.is_kept(1, Duration::ZERO)),
+                "what it has waited for us does not count"
+            );
+        }
+        assert!((0..8).all(|_| minute(&mut bursts, LEAST as usize)));
+        assert!((0..9).any(|_| !minute(&mut bursts, LEAST as usize / 2)), "it has to go on so");
+    }
 }

@@ -180,7 +180,7 @@ fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: 
         }
     };
     let (nodes, more): (Vec<MeshNode>, _) = fitting(names.map(node), PAGE);
-    let next = nodes.last().filter(|_| more > 0).map(|node| node.name.clone());
+    let next = nodes.last().filter(|_| more).map(|node| node.name.clone());
     MeshNodes { nodes, next }
 }
 
@@ -204,7 +204,7 @@ fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: &[String]) -> Me
         |ends: &[&NodeId; 2]| ends.map(NodeId::as_str).into_iter().gt(after.iter().map(String::as_str));
     let rest = links.into_iter().filter(|(ends, _)| is_behind(ends));
     let (links, more): (Vec<MeshLink>, _) = fitting(rest.map(link), PAGE);
-    let next = links.last().filter(|_| more > 0).map(|link| [link.a.clone(), link.b.clone()]);
+    let next = links.last().filter(|_| more).map(|link| [link.a.clone(), link.b.clone()]);
     MeshLinks { links, next }
 }
 

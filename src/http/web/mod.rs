@@ -26,7 +26,6 @@ use http::header::{HeaderName, HeaderValue, ORIGIN, SET_COOKIE};
 use http::uri::Authority;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -39,9 +38,9 @@ use self::routes::Needs;
 use self::watch::EventWatch;
 use super::answer::{self, HttpAnswer};
 use super::hosts::{ServerNames, is_own_page, only};
-use super::server::{HttpClient, Responding, Site};
+use super::server::{HttpClient, RequestBody, Responding, Site};
 use crate::control::Context;
-use crate::os::answers::UNREAD;
+use crate::os::answers::{AnswerDoor, is_small};
 use crate::os::places::{Places, Share};
 use crate::rpc::report::finding::Finding;
 use crate::rpc::report::node::Section;
@@ -91,8 +90,7 @@ pub(crate) struct Web {
     gate: Gate,
     hosts: ServerNames,
     streams: Places<String>,
-    /// Bytes of answers that clients have not read yet.
-    answers: Places<String>,
+    answers: AnswerDoor<String>,
     description: OnceLock<Value>,
     watch: EventWatch,
     far_links: FarLinks,
@@ -109,7 +107,7 @@ struct ApiRequest {
     /// What its path says, and what stands behind the `?`.
     arguments: Map<String, Value>,
     headers: HeaderMap,
-    body: Incoming,
+    body: RequestBody,
 }
 
 /// A token, for a session.
@@ -144,7 +142,7 @@ impl Site for Web {
         CONNECTIONS
     }
 
-    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<Incoming>) -> Responding {
+    fn respond(self: Arc<Self>, client: Arc<HttpClient>, request: Request<RequestBody>) -> Responding {
         Box::pin(async move {
             let mut answer = self.answer(client, request).await.unwrap_or_else(HttpAnswer::from);
             for (name, value) in HARDENED {
@@ -159,13 +157,15 @@ impl Site for Web {
 impl Web {
     pub(crate) fn new(context: Context, options: WebOptions) -> Self {
         let WebOptions { client_level, client_names, tokens, allow, hosts, own_host } = options;
+        // No visitor's name is so.
+        let (answers, watch) = (AnswerDoor::new(), "the watch".to_owned());
         Self {
             gate: Gate::new(tokens, (client_level, client_names), allow),
             hosts: ServerNames::new(hosts, &own_host, false),
             streams: Places::new(STREAMS),
-            answers: Places::new(UNREAD),
             description: OnceLock::new(),
-            watch: EventWatch::new(&context),
+            watch: EventWatch::new(&context, answers.room(watch)),
+            answers,
             far_links: FarLinks::new(&context),
             context,
         }
@@ -174,7 +174,7 @@ impl Web {
     async fn answer(
         self: Arc<Self>,
         client: Arc<HttpClient>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
     ) -> Result<HttpAnswer, ApiRefusal> {
         let (head, body) = request.into_parts();
         let misdirected = || {
@@ -245,8 +245,20 @@ impl Web {
         sections
             .retain(|section| ![Section::Routes, Section::Advertisements, Section::Costs].contains(section));
         sections.extend([Section::Peers, Section::Health, Section::Ending]);
-        let report = Arc::new(self.context.observer.report(&sections).await);
-        self.large(&asked.visitor, move || report.clone()).await
+        self.told(&asked.visitor, self.context.observer.look(&sections).await.report()).await
+    }
+
+    /// What is there already.
+    async fn told(
+        &self,
+        visitor: &Visitor,
+        told: impl Serialize + Send + Sync + 'static,
+    ) -> Result<HttpAnswer, ApiRefusal> {
+        if is_small(&told) {
+            return Ok(answer::json(StatusCode::OK, &told));
+        }
+        let told = Arc::new(told);
+        self.large(visitor, move || told.clone()).await
     }
 
     /// JSON that may be large, or comes of what is large.
@@ -255,7 +267,7 @@ impl Web {
         visitor: &Visitor,
         make: impl Fn() -> T + Send + Sync + 'static,
     ) -> Result<HttpAnswer, ApiRefusal> {
-        let room = self.answers.none_yet(visitor.caller().to_string());
+        let room = self.answers.room(visitor.caller().to_string());
         let answer = answer::large(answer::JSON, room, move || answer::line(&make())).await;
         let why = "too many answers to the same client are unread, or are being made: try again";
         answer.ok_or_else(|| ApiRefusal::new(Code::Busy, why))
@@ -301,7 +313,7 @@ fn with_cookies(cookies: impl IntoIterator<Item = String>) -> HttpAnswer {
 }
 
 /// A body that is no job's.
-async fn small(body: Incoming) -> Result<Bytes, ApiRefusal> {
+async fn small(body: RequestBody) -> Result<Bytes, ApiRefusal> {
     let late = |_| ApiRefusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
     let read = timeout(BODY_WITHIN, Limited::new(body, BODY).collect()).await.map_err(late)?;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {

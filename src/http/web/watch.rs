@@ -21,7 +21,7 @@ use super::{ApiRequest, Web};
 use crate::control::{Context, OperationStream, Operations};
 use crate::http::answer::HttpAnswer;
 use crate::http::hosts::only;
-use crate::os::answers::off_thread;
+use crate::os::answers::AnswerRoom;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::work::CallerName;
@@ -48,6 +48,8 @@ struct Lookout {
     // A lock and no task: held while events are noted or a viewer comes, so that each gets every event once.
     state: Mutex<KeptEvents>,
     news: broadcast::Sender<Bytes>,
+    /// Its turns among those who ask.
+    room: AnswerRoom<String>,
     /// There is a snapshot: whatever changes from here on is told.
     has_begun: watch::Sender<bool>,
 }
@@ -110,12 +112,12 @@ impl OperationStream for Viewer {
 }
 
 impl EventWatch {
-    pub(super) fn new(context: &Context) -> Self {
+    pub(super) fn new(context: &Context, room: AnswerRoom<String>) -> Self {
         let (news, _) = broadcast::channel(KEPT);
         let next = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
         let state = Mutex::new(KeptEvents { kept: VecDeque::new(), next, is_running: false });
         let (context, has_begun) = (context.clone(), watch::Sender::new(false));
-        let shared = Arc::new(Lookout { context, state, news, has_begun });
+        let shared = Arc::new(Lookout { context, state, news, room, has_begun });
         Self { shared, task: Mutex::default() }
     }
 
@@ -155,7 +157,7 @@ impl Lookout {
                 (before, events)
             };
             // Only a process that ends compares no more.
-            let Some((after, events)) = off_thread(compare).await else { return };
+            let Some((after, events)) = self.room.off_thread(compare).await else { return };
             log = after;
             let mut state = self.state.lock();
             for event in &events {
@@ -177,7 +179,9 @@ impl Lookout {
 
     async fn look(&self) -> Snapshot {
         let observer = &self.context.observer;
-        let (mesh, controller) = (observer.report(&Snapshot::SECTIONS).await, observer.controller().await);
+        let seen = observer.look(&Snapshot::SECTIONS).await;
+        let mesh = self.room.off_thread(move || seen.report()).await.unwrap_or_default();
+        let controller = observer.controller().await;
         let controller = controller.map(|(report, _)| report);
         let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, instances: None, jobs: None };
         if let Some(controller) = &self.context.controller
