@@ -108,7 +108,7 @@ class Site:
         scrape, self.scraped = metrics.directive()
         extra = [web, scrape, control_settings(directory)]
         self.node = mesh.node("control", listen=True, extra=extra)
-        mesh.node("friend", peers=["control"])
+        self.friend = mesh.node("friend", peers=["control"])
         mesh.start()
         until("the instance to be ready", lambda: ask(self.node, "instance.get", name="control")["capacity"] > 0, 110)
         ask(self.node, "pause")
@@ -274,6 +274,36 @@ def test_labels_have_a_bound_in_bytes(site):
     labels = {f"{n:02}": LETTER * 512 for n in range(32)}
     refused = site.web.post("/api/v1/jobs", stream({"labels": labels}, ident="x", lines=1), "t-operate")
     assert refused.status == 422 and b"together they may have at most 4096 bytes" in refused.body
+
+
+def test_who_asks_often_delays_nobody_else(site):
+    """A node of the mesh asks for everything many times at once: others come before most of its answers are made."""
+    often, answered = 48, []
+    with contextlib.ExitStack() as stranger:
+        def connected(_):
+            client = stranger.enter_context(socket.socket(socket.AF_UNIX))
+            client.settimeout(240)
+            client.connect(str(site.friend.socket))
+            answers = client.makefile("rb", 1 << 20)
+            answers.readline()
+            client.sendall(b"connect control control\n")
+            assert answers.readline().startswith(b"Connecting") and answers.readline().startswith(b"Receptor Control")
+            return client, answers
+
+        def asks(client, answers):
+            client.sendall(b"status\n")
+            assert answers.readline().endswith(b"\n")
+            answered.append(client)
+
+        with ThreadPoolExecutor(often) as pool:
+            clients = [connected(n) for n in range(often)]
+            asking = [pool.submit(asks, *client) for client in clients]
+            until("the first of them", lambda: answered, 110)
+            assert metrics.get(site.scraped, "/metrics")[0] == 200
+            assert site.http("/api/v1/links", token="t-read") and site.lines(["status"]) and ask(site.node, "job.list", limit=1000)["jobs"]
+            assert len(answered) < often / 2, f"{len(answered)} came first"
+            for one in asking:
+                one.result()
 
 
 def test_who_does_not_read_leaves_room_for_others(site):

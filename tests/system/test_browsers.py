@@ -137,6 +137,15 @@ def at_a_datagram_port(nodes, kind):
         binding = b"\x00\x01\x00\x00\x21\x12\xa4\x42" + b"page" * 3
         for datagram in (binding, binding + SUBMISSION, b"\xc3\x00\x00\x00\x01" + b"\x08" * 1195):
             client.sendto(datagram, ("127.0.0.1", nodes.port[kind]))
+        # Nothing counts them: they are what no neighbour begins with.
+        until("all to be read", lambda: waiting(nodes.port[kind]) == 0)
+
+
+def waiting(port):
+    """Bytes that have come for a datagram port and that nobody has read."""
+    with open("/proc/net/udp") as sockets:
+        rows = [row.split() for row in sockets][1:]
+    return sum(int(row[4].partition(":")[2], 16) for row in rows if int(row[1].rpartition(":")[2], 16) == port)
 
 
 DOORS = {"control": at_a_control_service, "control-tls": at_a_control_service, "tcp-server": at_a_control_service, "tcp-listener": at_a_listener,

@@ -576,6 +576,11 @@ def test_who_is_silent_shuts_nobody_out(site):
             silent += [socket.create_connection(("127.0.0.1", site.port), 60) for _ in range(10)]
             silent[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
             assert site.get("/").status == 200 and site.get("/api/v1/nodes", "t-read").status == 200
+        # Nor is a request without its body one.
+        for _ in range(150):
+            silent.append(socket.create_connection(("127.0.0.1", site.port), 60))
+            silent[-1].sendall(f"POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\nContent-Length: 9\r\n\r\n".encode())
+        assert all(site.get("/").status == 200 for _ in range(5))
         # One whose answer goes on is not silent.
         told = events(site.begin("/api/v1/events", "t-admin"))
         silent += [socket.create_connection(("127.0.0.1", site.port), 60) for _ in range(200)]
