@@ -67,12 +67,14 @@ impl DuplicateNodes {
 impl Mesh {
     /// An update in our name: an echo, or what we have not said.
     pub(super) fn handle_update_in_our_name(&mut self, session: SessionId, update: &RoutingUpdate, now: Now) {
+        // Also a greeting that is repeated: who hears it believes none of our updates up to that number.
+        let is_later = update.epoch == self.epoch && update.sequence > self.own_update.sequence();
         let is_unsaid = update.epoch == self.epoch && self.is_unsaid(update);
         // Whoever hears that believes in our epoch no more.
         let is_accused = update.suspected_duplicate == self.epoch;
         if is_accused || (is_unsaid && update.sequence > LAST_SEQUENCE) {
             self.duplicates.epochs.request(now.tick);
-        } else if is_unsaid {
+        } else if is_later || is_unsaid {
             self.own_update.outdo(update.sequence);
             self.own_update.request(now.tick);
         }
@@ -87,7 +89,9 @@ impl Mesh {
         } else if !is_accused && !is_unsaid {
             return;
         }
-        self.duplicates.heard = self.peer(session).map(|peer| (peer.clone(), now.tick));
+        if let Some(peer) = self.peer(session) {
+            self.duplicates.heard = Some((peer.clone(), now.tick));
+        }
         let warned = &mut self.duplicates.warned;
         if warned.is_none_or(|warned| now.tick.since(warned) >= WARNING_INTERVAL) {
             *warned = Some(now.tick);
@@ -97,10 +101,15 @@ impl Mesh {
 
     /// True if this node has not sent an update of its present epoch.
     fn is_unsaid(&self, update: &RoutingUpdate) -> bool {
-        let (latest, announced) = self.own_update.sequences();
-        update.sequence > latest
-            || (update.sequence == announced
-                && self.forwarded(update.clone()).is_none_or(|echo| echo != self.own_update.message()))
+        let (latest, announced) = (self.own_update.latest(), self.own_update.sequence());
+        match update.sequence {
+            sequence if sequence > latest => true,
+            sequence if sequence > announced => self.lsdb.own_links() != Some(&update.connections),
+            sequence if sequence == announced => {
+                self.forwarded(update.clone()) != Some(self.own_update.message())
+            }
+            _ => false,
+        }
     }
 
     /// Somebody has opened a session as this node. If a certificate says that it may, and it was here first, this one

@@ -19,7 +19,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    fn parse(message: &[u8]) -> Result<Self, WireError> {
+    pub(super) fn parse(message: &[u8]) -> Result<Self, WireError> {
         Ok(Self { update: RoutingUpdate::parse(message)?, size: message.len() })
     }
 }
@@ -90,7 +90,7 @@ impl Mesh {
         head.forwarding_node == peer.as_str()
             && of_others
             && head.suspected_duplicate == 0
-            && self.lsdb.is_stale(&head.node_id, (head.epoch, head.sequence), &head.update_id, now)
+            && self.lsdb.is_old(head, now)
     }
 
     fn check_update(&mut self, session: SessionId, received: Received, now: Now) {
@@ -127,8 +127,8 @@ impl Mesh {
         if node == self.id {
             return self.handle_update_in_our_name(session, &received.update, now);
         }
-        if let Some(own_way) = self.own_way(&node).filter(|own_way| *own_way != session) {
-            return self.withhold(own_way, session, received, now);
+        if let Some(own_way) = self.own_way(&node, session) {
+            return self.withhold(own_way, session, received.update, now.tick);
         }
         let update = received.update;
         // Ours may be the longer name, so an update at the limit may no longer fit.
@@ -138,7 +138,7 @@ impl Mesh {
             self.apply_news(session, &node, update, received.size, now.tick)
         };
         if let Some(message) = message {
-            self.flood(&message, Some(session));
+            self.flood(&message, &[session]);
         }
     }
 
@@ -178,22 +178,22 @@ impl Mesh {
                 self.report_full_table(session, node.clone());
                 None
             }
-            News::Update { new_node, new_epoch, links_changed } => {
+            News::Update { new_node, new_run, links_changed } => {
                 self.counters.updates_accepted += 1;
-                if new_epoch && let Some(start) = self.lsdb.start_of(node) {
+                if new_run && let Some(start) = self.lsdb.start_of(node) {
                     self.services.outdate(node, start, now);
                     self.aging.sweep_by(Some(now + self.options.unrenewed_time));
                 }
                 if new_node {
                     self.sessions.count(session, |stats| stats.new_nodes += 1);
                     self.answer_newcomer(session, now);
-                } else if new_epoch {
+                } else if new_run {
                     self.outbox.report(Event::NodeRestarted(node.hash()));
                 }
                 if links_changed {
                     self.forwarding.request(now);
                 }
-                if new_node || new_epoch {
+                if new_node || new_run {
                     self.tell_newcomer(node, now);
                 }
                 self.note_if_absent(node, now);
@@ -227,10 +227,10 @@ impl Mesh {
         }
     }
 
-    /// Sends a message to every established session but `except`.
-    pub(super) fn flood(&mut self, message: &Bytes, except: Option<SessionId>) {
+    /// Sends a message to every established session but these.
+    pub(super) fn flood(&mut self, message: &Bytes, except: &[SessionId]) {
         self.counters.floods += 1;
-        for &session in self.sessions.by_peer().values().filter(|&&session| Some(session) != except) {
+        for &session in self.sessions.by_peer().values().filter(|session| !except.contains(session)) {
             self.counters.flood_copies += 1;
             self.outbox.send(session, message.clone(), Class::Control);
         }

@@ -18,9 +18,9 @@ use super::anti_entropy::Digest;
 use super::quota::Quota;
 use super::spf::{ComputedRoutes, RouteComputation};
 use super::status::{Hops, LinkCosts, Links};
-use super::update_ids::update_key;
 use super::{Options, Tick};
 use crate::counters::Tables;
+use crate::wire::routing::UpdateHead;
 use crate::wire::{Cost, NameHash, NodeId, RoutingUpdate};
 
 /// What a link counts beyond its bytes in an update: the name at its end stands in several tables.
@@ -32,6 +32,9 @@ const MOST_FORGOTTEN: usize = 16_384;
 /// keep its victim from being believed.
 const DISTRUST: Duration = Duration::from_secs(30);
 
+/// A node that is suspected takes later epochs: so many are one run's at most (docs/protocol.md#epochs).
+const OF_ONE_RUN: u64 = 1 << 20;
+
 /// Epoch and sequence of an update.
 type Version = (u64, u64);
 
@@ -39,17 +42,25 @@ type Version = (u64, u64);
 #[derive(Debug)]
 struct Lsa {
     version: Version,
-    /// Key of its update's ID.
-    id: u64,
     /// Its links as the node listed them; those count that their other ends list as well.
     links: Arc<Links>,
     /// The update as this node passes it on; `None` if it does not fit under this node's name, or while it is in
     /// doubt who said it.
     message: Option<Bytes>,
+    /// The part of the message that lists them.
+    written: Bytes,
     /// Bytes that it takes of the quotas.
     size: usize,
     /// The neighbour that passed it on.
     heard_from: NodeId,
+}
+
+impl Lsa {
+    /// Of two words that cannot both be the node's, all believe the same one, so that it reaches the node.
+    fn outdoes(&self, update: &RoutingUpdate) -> bool {
+        let version = (update.epoch, update.sequence);
+        version < self.version || (version == self.version && *update.connections <= *self.links)
+    }
 }
 
 /// The last version that was known of a node before it was forgotten, and when that was.
@@ -80,7 +91,7 @@ pub(super) enum News {
         /// The node was unknown before.
         new_node: bool,
         /// It has restarted, or is heard of for the first time.
-        new_epoch: bool,
+        new_run: bool,
         /// Links were added, removed or changed their cost.
         links_changed: bool,
     },
@@ -176,11 +187,20 @@ impl Lsdb {
         self.digest
     }
 
-    /// True if an update of that version and ID says nothing: the table has it, or a newer one.
-    pub(super) fn is_stale(&self, node: &str, version: Version, id: &str, now: Tick) -> bool {
-        let has =
-            |known: &Lsa| version < known.version || (version == known.version && update_key(id) == known.id);
-        !self.distrusts(node, version.0, now) && self.lsas.get(node).is_some_and(has)
+    /// True if an update says nothing: the table has it, or a newer one. Not by its ID: who alters an update may keep that.
+    pub(super) fn is_old(&self, head: &UpdateHead<'_>, now: Tick) -> bool {
+        let version = (head.epoch, head.sequence);
+        let has = |known: &Lsa| {
+            version < known.version
+                || (version == known.version && known.written == head.connections.get().as_bytes())
+        };
+        !self.distrusts(&head.node_id, head.epoch, now) && self.lsas.get(&*head.node_id).is_some_and(has)
+    }
+
+    /// True if what a node says is older than what is believed of it, or is outdone by that.
+    pub(super) fn outdoes(&self, update: &RoutingUpdate, now: Tick) -> bool {
+        let node = update.node_id.as_ref().filter(|node| !self.distrusts(node.as_str(), update.epoch, now));
+        node.and_then(|node| self.lsas.get(node)).is_some_and(|known| known.outdoes(update))
     }
 
     fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
@@ -191,6 +211,8 @@ impl Lsdb {
     /// Takes another node's update of `size` bytes, by the rules of docs/protocol.md#flooding.
     pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate, size: usize, now: Tick) -> News {
         let before = self.lsas.get(node);
+        let is_known_run = before.is_some_and(|known| is_same_run(known.version.0, update.epoch))
+            || self.distrusted.get(node).is_some_and(|other| is_same_run(other.epoch, update.epoch));
         let from = &update.forwarding_node;
         let version = (update.epoch, update.sequence);
         let size = size + update.connections.len() * PER_LINK;
@@ -198,28 +220,24 @@ impl Lsdb {
             || !self.nodes.admits(from, 1, usize::from(before.is_some()));
         match before {
             Some(_) if self.distrusts(node.as_str(), update.epoch, now) => return News::Distrusted,
-            Some(known) if version < known.version => return News::Nothing,
-            // Of two words that cannot both be the node's, all believe the same one, so that it reaches the node.
-            Some(known) if version == known.version && *update.connections <= *known.links => {
-                return News::Nothing;
-            }
+            Some(known) if known.outdoes(update) => return News::Nothing,
             None if self.is_echo(node, version) => return News::Nothing,
             Some(_) | None if full => return News::NoRoom,
             Some(_) | None => {}
         }
-        let (new_node, new_epoch) =
-            (before.is_none(), before.is_none_or(|known| known.version.0 != update.epoch));
+        let new_node = before.is_none();
         let links = match before {
             Some(known) if *known.links == *update.connections => known.links.clone(),
             _ => Arc::new(update.connections.iter().map(|(to, cost)| (self.intern(to), *cost)).collect()),
         };
         let node = self.intern(node);
         let forwarded = RoutingUpdate { forwarding_node: self.own.clone(), ..update.clone() };
+        let message = forwarded.message().ok();
         let lsa = Lsa {
             version,
-            id: update_key(&update.update_id),
             links: links.clone(),
-            message: forwarded.message().ok(),
+            written: message.as_ref().and_then(written_links).unwrap_or_default(),
+            message,
             size,
             heard_from: self.intern(from),
         };
@@ -227,7 +245,7 @@ impl Lsdb {
         self.remove(&node);
         self.forgotten.remove(&node);
         self.put(node, lsa);
-        News::Update { new_node, new_epoch, links_changed }
+        News::Update { new_node, new_run: !is_known_run, links_changed }
     }
 
     fn put(&mut self, node: NodeId, lsa: Lsa) {
@@ -263,10 +281,6 @@ impl Lsdb {
         let before = self.links.get(node).cloned().unwrap_or_default();
         let counted = if before == *said { said.clone() } else { self.counted(node, said) };
         if is_listed && before == counted {
-            // Held once, by both tables.
-            if !Arc::ptr_eq(&before, &counted) {
-                self.list(node, counted);
-            }
             return false;
         }
         let own = self.own.clone();
@@ -344,9 +358,9 @@ impl Lsdb {
     pub(super) fn correct(&mut self, node: &NodeId, update: &RoutingUpdate, now: Tick) -> Option<Bytes> {
         let mut lsa = self.remove(node)?;
         if lsa.version.0 == update.suspected_duplicate {
-            (lsa.version, lsa.id) = ((update.epoch, update.sequence), update_key(&update.update_id));
+            lsa.version = (update.epoch, update.sequence);
             // The links are the other one's.
-            lsa.message = None;
+            (lsa.message, lsa.written) = (None, Bytes::new());
         }
         if lsa.version.0 == update.epoch {
             let distrust = Distrust { epoch: update.suspected_duplicate, since: now };
@@ -412,6 +426,16 @@ impl Lsdb {
     fn is_echo(&self, node: &NodeId, (epoch, sequence): Version) -> bool {
         self.forgotten.get(node).is_some_and(|gone| gone.version.0 == epoch && sequence <= gone.version.1)
     }
+}
+
+/// True if a node that has that epoch may take the later one without having restarted.
+fn is_same_run(epoch: u64, later: u64) -> bool {
+    later.checked_sub(epoch).is_some_and(|step| step <= OF_ONE_RUN)
+}
+
+/// The part of an update's message that lists its links.
+fn written_links(message: &Bytes) -> Option<Bytes> {
+    Some(message.slice_ref(UpdateHead::parse(message)?.connections.get().as_bytes()))
 }
 
 /// Node hashes are uniform already: they are their own hash.

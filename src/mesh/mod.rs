@@ -340,8 +340,8 @@ impl Mesh {
         if let Some(peer) = peer {
             self.promote_contester(session, peer, now);
         }
-        if let Some((session, held)) = held.flatten() {
-            self.apply_update(session, held, now);
+        if let Some(held) = held.flatten() {
+            self.release(held, now);
         }
     }
 

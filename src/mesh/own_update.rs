@@ -46,9 +46,9 @@ impl OwnUpdate {
         self.sequence
     }
 
-    /// That of the latest one at all, and of the latest one that established neighbours were sent.
-    pub(super) fn sequences(&self) -> (u64, u64) {
-        (self.latest, self.sequence)
+    /// That of the latest one at all.
+    pub(super) fn latest(&self) -> u64 {
+        self.latest
     }
 
     /// Somebody has used that sequence in our name: ours go on after it.
@@ -88,8 +88,8 @@ impl OwnUpdate {
 }
 
 impl Mesh {
-    /// The next version of our own list of links, as a message. Should the list not fit into a message,
-    /// it is sent empty: the node stays reachable by its neighbours' updates, and reports it.
+    /// The next version of our own list of links, as a message. Should the list not fit into a message, which
+    /// [`Mesh::excess_bytes`] keeps from happening, it is sent empty and reported.
     pub(super) fn next_own_update(&mut self, suspected_duplicate: u64) -> Bytes {
         let connections = self.lsdb.own_links().cloned().unwrap_or_default();
         self.own_update.latest += 1;
@@ -149,7 +149,7 @@ impl Mesh {
         }
         let message = self.announced_update(suspected_duplicate);
         self.counters.own_updates += 1;
-        self.flood(&message, None);
+        self.flood(&message, &[]);
     }
 
     /// A node of which nothing was known has to hear of us (docs/protocol.md#flooding), unless one of its neighbours is

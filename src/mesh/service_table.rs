@@ -89,6 +89,11 @@ impl ServiceTable {
         self.counts.contains_key(node)
     }
 
+    /// True if a node has told a service here itself.
+    pub(super) fn has_told(&self, node: &NodeId) -> bool {
+        self.services.range(services_of(node)).any(|(_, known)| known.heard_from == *node)
+    }
+
     /// The dates of the services of reachable nodes.
     pub(super) fn digest(&self) -> Digest {
         self.digest

@@ -52,7 +52,7 @@ pub(super) struct Services {
     max_per_node: usize,
     max_own: usize,
     unrenewed_time: Duration,
-    remote: ServiceTable,
+    pub(super) remote: ServiceTable,
     withdrawn: BTreeMap<Key, (Timestamp, Tick)>,
     local: BTreeMap<ServiceName, LocalService>,
     /// The latest announcement of each own service, as long as it still holds.
@@ -425,14 +425,14 @@ impl Mesh {
         self.counters.advertisements_heard += 1;
         self.sessions.count(session, |stats| stats.advertisements += 1);
         self.report_flood(session, now.tick);
+        let own_way = self.own_way(&node, session);
+        if own_way.is_some_and(|own_way| self.withholds_service(own_way, &ad, &message)) {
+            return Ok(());
+        }
         let Some(neighbour) = self.sessions.peer(session).or_else(|| self.sessions.contested_peer(session))
         else {
             return Ok(());
         };
-        if let Some(own_way) = self.own_way(&node).filter(|own_way| *own_way != session) {
-            self.withhold_service(own_way, &ad.advertisement, message);
-            return Ok(());
-        }
         let (start, reachable) = (self.lsdb.start_of(&node), self.lsdb.reaches(&node));
         match self.services.receive(ad, Origin { message: &message, neighbour, start, reachable }, now) {
             Reception::Ignore => {}
@@ -453,7 +453,7 @@ impl Mesh {
                 if start.is_some() {
                     self.aging.sweep_by(Some(now.tick + self.options.unrenewed_time));
                 }
-                self.flood(&message, Some(session));
+                self.flood(&message, &[session, own_way.unwrap_or(session)]);
             }
             // Not each time: of two nodes with our ID each goes on correcting the other.
             Reception::Correct => self.services.corrections.request(now.tick),
@@ -482,7 +482,7 @@ impl Mesh {
     fn flood_own_advertisement(&mut self, ad: &AdvertisementMessage) {
         // The size of own services was checked when they were offered.
         if let Ok(message) = ad.message() {
-            self.flood(&message, None);
+            self.flood(&message, &[]);
         }
     }
 }

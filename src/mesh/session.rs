@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::anti_entropy::Comparison;
 use super::exchange::Exchange;
-use super::flood::Received;
+use super::first_hand::Held;
 use super::probe::{Liveness, PeerKind};
 use super::quota::Quota;
 use super::{CloseReason, LinkPolicy, Tick};
@@ -65,8 +65,7 @@ pub(super) struct Established {
     pub(super) liveness: Liveness,
     pub(super) comparison: Comparison,
     pub(super) exchange: Exchange,
-    /// What came last in the peer's name by another session, and by which.
-    pub(super) held: Option<(SessionId, Received)>,
+    pub(super) held: Option<Held>,
 }
 
 /// What to do with an update from the peer.

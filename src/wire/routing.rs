@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use super::{MessageType, NodeId, WireError, json};
 
@@ -107,20 +108,20 @@ impl RoutingUpdate {
 }
 
 /// The fields that decide whether an update is new, parsed without the rest: most copies in a flood are not.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct UpdateHead<'a> {
     /// As [`RoutingUpdate::node_id`], unchecked.
     #[serde(rename = "NodeID", borrow)]
     pub node_id: Cow<'a, str>,
-    /// As [`RoutingUpdate::update_id`], unchecked.
-    #[serde(rename = "UpdateID", borrow)]
-    pub update_id: Cow<'a, str>,
     /// As [`RoutingUpdate::epoch`].
     #[serde(rename = "UpdateEpoch")]
     pub epoch: u64,
     /// As [`RoutingUpdate::sequence`].
     #[serde(rename = "UpdateSequence")]
     pub sequence: u64,
+    /// As [`RoutingUpdate::connections`], as they are written.
+    #[serde(rename = "Connections", borrow)]
+    pub connections: &'a RawValue,
     /// As [`RoutingUpdate::forwarding_node`], unchecked.
     #[serde(rename = "ForwardingNode", borrow)]
     pub forwarding_node: Cow<'a, str>,

@@ -142,6 +142,40 @@ fn an_altered_copy_of_our_latest_update_is_outdone() {
     assert!(own_updates(&mut solo).iter().any(|next| next.sequence > own.sequence));
 }
 
+/// Greetings take numbers that no other neighbour hears of.
+#[test]
+fn what_has_the_number_of_a_greeting_is_outdone_as_well() {
+    for ahead in [None, Some(1), Some(2), Some(3)] {
+        let mut solo = Solo::new("a");
+        let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
+        let silent = solo.open_with(LinkPolicy::default());
+        solo.advance(secs(3));
+        let greeting = solo.updates_to(silent).pop().unwrap();
+        solo.events();
+        let announced = solo.mesh.own_update.sequence();
+        assert!(greeting.sequence > announced + 3);
+        let lie = ahead.map(|ahead| update("a", "lie_____", EPOCH, announced + ahead, &[]));
+        let said = lie.unwrap_or(greeting);
+        solo.say(b, &via("b", said.clone()));
+        solo.advance(millis(600));
+        let outdone = |own: &RoutingUpdate| own.sequence > said.sequence && own.connections.len() == 2;
+        assert!(solo.updates_to(c).iter().any(outdone), "{said:?}");
+        let warned = solo.events().iter().any(|event| matches!(event, Event::SpokenFor { .. }));
+        assert_eq!(warned, ahead.is_some(), "{said:?}");
+    }
+}
+
+#[test]
+fn a_lie_on_a_session_that_contests_another_hides_nobody() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let lie = |sequence| via("b", update("a", "lie_____", EPOCH, sequence, &[]));
+    solo.say(b, &lie(1_000));
+    let contester = solo.open_with(LinkPolicy::default());
+    solo.say(contester, &lie(2_000));
+    assert_eq!(solo.mesh.status(solo.now()).spoken_for.map(|(by, _)| by), Some(node("b")));
+}
+
 /// Sessions under our own ID: which of them end this process.
 #[test]
 fn only_who_proves_to_be_this_node_and_was_here_first_ends_it() {

@@ -45,6 +45,41 @@ fn what_comes_in_a_neighbours_name_by_another_way_is_told_to_the_neighbour_alone
     }
 }
 
+#[test]
+fn of_several_lies_with_one_id_the_neighbour_is_told_each() {
+    let (mut solo, b, c) = between();
+    let lies = [(99, "c"), (500, "c"), (500, "x")]
+        .map(|(sequence, to)| update("b", "lie_____", 1, sequence, &[(to, 1.0)]));
+    for lie in &lies {
+        solo.say(c, &via("c", lie.clone()));
+        solo.say(c, &via("c", lie.clone()));
+    }
+    assert_eq!(solo.updates_to(b), lies.map(|lie| via("a", lie)));
+}
+
+/// Whoever passes an update on may alter it on the way, be it before the other copies or after them.
+#[test]
+fn an_altered_copy_with_the_same_version_and_id_is_put_right_by_the_next_one() {
+    let (mut solo, b, c) = between();
+    let genuine = update("x", "x_latest", 5, 2, &[("b", 1.0)]);
+    let emptied = via("c", RoutingUpdate { connections: Default::default(), ..genuine.clone() });
+    solo.say(c, &emptied);
+    assert_eq!(solo.said("x"), [] as [&str; 0]);
+    solo.say(b, &via("b", genuine.clone()));
+    assert_eq!(solo.said("x"), ["b"]);
+    solo.sent();
+    // The greater one is believed everywhere, also where the genuine one is known, so that its owner hears of it.
+    let greater = update("x", "x_latest", 5, 2, &[("c", 1.0)]);
+    let again = via("c", greater);
+    for (copy, links, copies) in
+        [(emptied, "b", 0), (again.clone(), "c", 1), (again, "c", 0), (via("c", genuine), "c", 0)]
+    {
+        solo.say(c, &copy);
+        let passed_on = solo.updates_to(b).len();
+        assert_eq!((solo.said("x"), passed_on), (vec![links.to_owned()], copies), "{copy:?}");
+    }
+}
+
 /// A newer word of its own may come by a shorter way first. It counts once the neighbour says so, or has gone.
 #[test]
 fn what_a_neighbour_said_elsewhere_counts_once_its_session_has_ended() {
@@ -102,6 +137,17 @@ fn a_link_counts_when_both_ends_list_it_at_the_larger_cost() {
     let known = solo.mesh.status(solo.now()).known_connection_costs;
     assert!(!known[&node("x")].contains_key("a") && !known[&node("a")].contains_key("x"), "{known:?}");
     assert_eq!(route(&solo, "x").as_deref(), Some("c"), "the larger of 0.5 and 1e-9");
+}
+
+/// A table of many thousand links is not copied for a round of updates.
+#[test]
+fn what_says_nothing_new_changes_no_table() {
+    let (mut solo, b, _c) = between();
+    for sequence in 10..12 {
+        let before = solo.mesh.lsdb.links().clone();
+        solo.say(b, &via("b", update("x", "x_again_", 5, sequence, &[("b", 1.0), ("y", 1.0)])));
+        assert!(std::sync::Arc::ptr_eq(&before, solo.mesh.lsdb.links()));
+    }
 }
 
 /// What counts is the same from both ends, whatever was said in which order, and a node that lists itself is not led astray.

@@ -51,7 +51,7 @@ fn of_two_updates_of_one_version_all_believe_the_same_one() {
         order.iter().for_each(|said| solo.say(b, said));
         let last = solo.updates_to(c).pop().unwrap();
         assert_eq!(last, via("a", more.clone()));
-        // Known by its ID, it is not even read to its end.
+        // Known by what it says, it is not even read to its end.
         solo.say(b, &more);
         assert_eq!(solo.sent(), []);
     }
@@ -69,15 +69,29 @@ fn a_node_that_has_started_anew_is_told_of_once() {
     let mut solo = Solo::new("a");
     let b = solo.neighbour("b");
     solo.events();
+    let (run, next_run) = (5 << 24, 6 << 24);
     for (id, epoch, sequence, told) in [
-        ("first___", 5, 7, 0),
-        ("later___", 5, 8, 0),
-        ("newepoch", 6, 1, 1),
-        ("again___", 6, 2, 0),
-        ("late____", 5, 9, 0),
+        ("first___", run, 7, 0),
+        ("later___", run, 8, 0),
+        ("outdoing", run + 64, 1, 0),
+        ("newepoch", next_run, 1, 1),
+        ("again___", next_run, 2, 0),
+        ("late____", run, 9, 0),
+        ("outdoing", next_run + (1 << 20), 1, 0),
     ] {
         solo.say(b, &via("b", update("x", id, epoch, sequence, &[("b", 1.0)])));
-        assert_eq!(restarted(&mut solo), told, "{id}");
+        assert_eq!(restarted(&mut solo), told, "{id} {epoch}");
+    }
+    // Of two nodes with one ID the one that comes later goes on to take later epochs.
+    let twin = 7 << 24;
+    for (step, told) in [(0, 1), (64, 0), (128, 0)] {
+        let epoch = twin + step;
+        let id = format!("{step:08}");
+        solo.say(b, &via("b", update("x", &id, epoch, 1, &[("b", 1.0)])));
+        let first = update("x", &format!("n{step:07}"), next_run, 50 + step, &[("b", 1.0)]);
+        solo.say(b, &via("b", RoutingUpdate { suspected_duplicate: epoch, ..first.clone() }));
+        solo.say(b, &via("b", RoutingUpdate { sequence: 51 + step, ..first }));
+        assert_eq!(restarted(&mut solo), told, "{step}");
     }
 }
 

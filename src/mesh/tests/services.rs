@@ -106,6 +106,24 @@ fn the_later_date_counts_and_news_is_passed_on_unchanged() {
     assert_eq!(listed(&solo), ["x:svc"]);
 }
 
+/// It sends a new neighbour nothing until its next round.
+#[test]
+fn a_receptor_neighbours_services_come_from_others_until_it_has_told_one_itself() {
+    let mut solo = Solo::new("a");
+    let [g, c, d] = ["g", "c", "d"].map(|peer| solo.neighbour(peer));
+    let offers = [ad("g", "one", 10, false), ad("g", "two", 10, false)];
+    for offer in &offers {
+        solo.packet(c, offer.clone());
+        assert_eq!(solo.sent(), [(d, offer.clone())], "it would believe what it hears of itself");
+    }
+    solo.packet(c, ad("g", "two", 11, true));
+    assert_eq!(listed(&solo), ["g:one", "g:two"]);
+    solo.packet(g, ad("g", "one", 12, false));
+    solo.sent();
+    solo.packet(c, ad("g", "three", 13, false));
+    assert_eq!((solo.sent(), listed(&solo)), (Vec::new(), vec!["g:one".to_owned(), "g:two".to_owned()]));
+}
+
 #[test]
 fn a_withdrawal_is_passed_on_once_and_remembered() {
     let mut solo = Solo::new("a");
