@@ -157,7 +157,7 @@ fn leave(runtime: Runtime) {
 async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let life = Life::begin();
     let Loaded { config, warnings, sources } = loaded;
-    for Warning { at, text } in &warnings {
+    for config::Warning { at, text } in &warnings {
         warn!(%at, warning = %text, "configuration");
     }
     systemd::warn_of_confined_jobs(&config);
