@@ -2,7 +2,7 @@
 token those of the controller: its answer is within its bound, a small status is answered meanwhile, the node takes little
 memory, and no link is lost.
 
-OVERLOAD=full fills tables as far as it goes, and has the bounds of a release build: MESHD_TEST_BINARIES=target/dist.
+OVERLOAD=full (tests/long/answers) fills tables as far as it goes, and has the bounds of a release build: MESHD_TEST_BINARIES=target/dist.
 """
 
 import contextlib
@@ -28,6 +28,9 @@ AT_ONCE = 24
 #: Seconds until a small status is answered, whatever is asked beside it. Debug builds on a busy machine are far slower.
 PROMPT = 0.25 if FULL else 1.5
 ROOM = 200 * MIB
+#: What 24 answers may take: with the smaller tables they take about 45 MiB. There it is the length of a list, and who asks often,
+#: that fail without the bounds.
+MORE = ROOM if FULL else ROOM / 2
 NODES, LINKS, SERVICES = (400, 230, 20) if FULL else (60, 200, 5)
 JOBS = 1000 if FULL else 250
 #: A page ends with the item that passes the bound.
@@ -230,7 +233,7 @@ def test_each_question_24_times_at_once(site, one):
     print(f"{size / 1024:.0f} KiB; a small status {slowest * 1e3:.0f} ms, a plain process {plainly * 1e3:.0f} ms; {more / MIB:.0f} MiB more")
     assert site.session() == session, "the link is lost"
     assert slowest < max(PROMPT, 3 * plainly), f"a small status took {slowest:.2f} s"
-    assert more < ROOM, f"{more / MIB:.0f} MiB more"
+    assert more < MORE, f"{more / MIB:.0f} MiB more"
     if isinstance(TABLE[one], int):
         assert size <= max(TABLE[one], PAGE if TABLE[one] == MIB else 0), f"{size} bytes"
 
