@@ -1,5 +1,6 @@
 //! `meshctl completion`: what shells need to complete our arguments, and the names that only a node knows. A node that
-//! does not answer at once has no names: a shell does not wait.
+//! does not answer at once has no names: a shell does not wait. Strangers choose names, and a shell runs what stands on its
+//! line: only plain ones are offered.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -87,7 +88,7 @@ pub(super) fn nodes() -> ArgValueCandidates {
         let report = connected(ask).and_then(|answer| report::read::<NodeReport>(&answer).ok());
         let NodeReport { node_id, routing_table, .. } = report.unwrap_or_default();
         let names = routing_table.into_iter().flat_map(BTreeMap::into_keys).chain(node_id);
-        names.map(CompletionCandidate::new).collect()
+        offered(names.map(|name| (name, None)))
     })
 }
 
@@ -113,7 +114,8 @@ pub(super) fn playbooks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let in_project = std::fs::read_dir("project").or_else(|_| std::fs::read_dir("."));
         let files = in_project.into_iter().flatten().flatten().map(|entry| entry.file_name());
-        files.filter(|name| is_playbook(name)).map(CompletionCandidate::new).collect()
+        let names = files.filter(|name| is_playbook(name)).filter_map(|name| name.into_string().ok());
+        offered(names.map(|name| (name, None)))
     })
 }
 
@@ -129,12 +131,25 @@ fn candidates<A: DeserializeOwned + 'static>(
     ArgValueCandidates::new(move || {
         let ask = async |client: &Client| question.ask(client).await.ok();
         let answer = connected(ask).map(|answer| answer.report);
-        let names = answer.map(names).unwrap_or_default().into_iter().enumerate();
-        let candidate = |(at, (name, help)): (usize, (String, Option<String>))| {
-            CompletionCandidate::new(name).help(help.map(Into::into)).display_order(Some(at))
-        };
-        names.map(candidate).collect()
+        offered(answer.map(names).unwrap_or_default())
     })
+}
+
+/// The names that may stand on the line of a shell, in their order, each with a word about it. Bash puts them there as they
+/// are: `$(...)` in the name of a node would run.
+fn offered(names: impl IntoIterator<Item = (String, Option<String>)>) -> Vec<CompletionCandidate> {
+    let plain = names.into_iter().filter(|(name, _)| is_plain(name));
+    let candidate = |(at, (name, help)): (usize, (String, Option<String>))| {
+        let help = help.filter(|help| is_plain(help));
+        CompletionCandidate::new(name).help(help.map(Into::into)).display_order(Some(at))
+    };
+    plain.enumerate().map(candidate).collect()
+}
+
+/// Whether every shell takes a text for one word, and we for no flag.
+fn is_plain(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@:+/-".contains(&byte);
+    !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)
 }
 
 /// What a node answers, if there is one.
@@ -157,4 +172,70 @@ fn socket(args: &[String]) -> Option<String> {
     let joined = || args.iter().find_map(|word| word.strip_prefix(SOCKET)?.strip_prefix('='));
     let given = given.map(|(_, socket)| socket.as_str()).or_else(joined);
     given.map(str::to_owned).or_else(|| std::env::var("RECEPTORCTL_SOCKET").ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(names: &[&str]) -> Vec<String> {
+        let candidates = offered(names.iter().map(|name| ((*name).to_owned(), Some((*name).to_owned()))));
+        let value = |one: &CompletionCandidate| one.get_value().to_string_lossy().into_owned();
+        assert!(candidates.iter().all(|one| one.get_help().is_some()), "a plain word is shown");
+        candidates.iter().map(value).collect()
+    }
+
+    #[test]
+    fn only_names_that_no_shell_reads_anything_into_are_offered() {
+        let plain = ["exe1", "a.b-c_d", "node@host:27199", "42", "x/y.yml", "c++"];
+        assert_eq!(values(&plain), plain);
+        let hostile = [
+            "exe2$(touch x)",
+            "a`id`",
+            "a;id",
+            "a|id",
+            "a&id",
+            "a>x",
+            "a<x",
+            "a b",
+            "a\tb",
+            "a\nb",
+            "a\u{b}b",
+            "$HOME",
+            "a*",
+            "a?",
+            "[a]",
+            "{a,b}",
+            "!!",
+            "a#b",
+            "~root",
+            "a\\b",
+            "a'b",
+            "a\"b",
+            "a^b",
+            "a=b",
+            "a%b",
+            "a,b",
+            "-f",
+            "--socket",
+            "-",
+            "",
+            "=ls",
+            "a\u{1b}[2J",
+            "a\u{202e}b",
+            "a\u{2029}b",
+            "a\u{200b}b",
+            "\u{e9}",
+            "a\u{0}",
+        ];
+        for name in hostile {
+            assert_eq!(values(&[name]), Vec::<String>::new(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_about_a_name_is_plain_too() {
+        let [job] = offered([("7".to_owned(), Some("\u{1b}[2J`id`".to_owned()))]).try_into().unwrap();
+        assert_eq!((job.get_value(), job.get_help()), (OsStr::new("7"), None));
+    }
 }
