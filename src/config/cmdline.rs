@@ -4,14 +4,14 @@
 //! directories of configuration may stand anywhere between. Owns the access to configuration files too: which files of
 //! a directory count, and how large one may be. It refuses to know what is in them.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::{Location, Report, Source};
 use super::item::Item;
 use super::value::Located;
 use super::yaml;
+use crate::os::regular_file;
 
 /// No configuration is larger, in bytes; a device or a log given by mistake would be.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -154,15 +154,13 @@ impl Parser<'_> {
 }
 
 fn contents(path: &Path) -> Result<String, String> {
-    let unreadable = |error| unreadable(path, &error);
-    let mut text = String::new();
-    let file = File::open(path).map_err(unreadable)?;
-    let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if size as u64 > MAX_FILE {
-        let path = path.display();
-        return Err(format!("{path} is larger than {MAX_FILE} bytes, which is no configuration file"));
-    }
-    Ok(text)
+    let bytes = regular_file::read(path, MAX_FILE).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            format!("{} is larger than {MAX_FILE} bytes, which is no configuration file", path.display())
+        }
+        _ => unreadable(path, &error),
+    })?;
+    String::from_utf8(bytes).map_err(|_| format!("cannot read {}: it is no text in UTF-8", path.display()))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> String {
@@ -187,4 +185,18 @@ pub(super) fn is_configuration(path: &Path) -> bool {
     let named = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
     let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     named && !hidden && !path.is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a.yml");
+        crate::os::regular_file::pipe(&path);
+        let refused = contents(&path).unwrap_err();
+        assert!(refused.ends_with("a.yml: it is no regular file"), "{refused}");
+    }
 }

@@ -4,9 +4,10 @@
 //! epoch is therefore kept in a file beside the node's units, and the next one always exceeds it, and all those that the
 //! node takes while it runs (docs/protocol.md#duplicates).
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
+use crate::os::regular_file::read_text;
 use crate::os::replace::replace;
 
 /// The file's name; no unit has a name like it.
@@ -22,7 +23,7 @@ const OF_ONE_RUN: u64 = 1 << 20;
 /// If the number cannot be made durable. The caller may go on with `clock`.
 pub(super) fn next(directory: &Path, clock: u64) -> io::Result<u64> {
     let path = directory.join(FILE);
-    let last = match fs::read_to_string(&path) {
+    let last = match read_text(&path) {
         Ok(text) => text.trim().parse::<u64>().unwrap_or(0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
@@ -35,6 +36,8 @@ pub(super) fn next(directory: &Path, clock: u64) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::control::Reload;
+use crate::os::regular_file::{self, LONGEST};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 
 /// How long nothing may happen before a change counts as complete.
@@ -82,7 +83,9 @@ async fn watch(reload: Arc<impl Followed>) {
 /// What stands in the files; `None` for one that cannot be read.
 async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let files = files.to_vec();
-    let read = move || files.into_iter().map(|path| (path.clone(), std::fs::read(path).ok())).collect();
+    let read = move || {
+        files.into_iter().map(|path| (path.clone(), regular_file::read(&path, LONGEST).ok())).collect()
+    };
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 

@@ -4,7 +4,6 @@
 //! running node, which reads its configuration again when somebody else has asked it to.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -19,6 +18,7 @@ use super::own::OwnNode;
 use super::place::{Access, Tree};
 use super::record::{NodeRole, PORT, Record};
 use crate::config::HostPort;
+use crate::os::regular_file::read_text;
 use crate::tls::ServerOptions;
 use crate::tls::inspect::{self, Verifier};
 use crate::tls::make::{self, KeyKind};
@@ -165,12 +165,12 @@ pub(crate) fn renew_own(
 /// The public half of the key that signs jobs.
 fn verification_key(own: &OwnNode) -> Result<String, JoinError> {
     let signing = if own.is_ours() { Path::new(SIGNING_KEY) } else { own.signing_key()? };
-    let text = fs::read_to_string(signing).map_err(JoinError::of(signing))?;
+    let text = read_text(signing).map_err(JoinError::of(signing))?;
     make::public_key(&text).or_else(|error| match &own.config().work_verification {
         // In the form of ssh-keygen.
         Some(verification) => {
             let path = &verification.public_key;
-            fs::read_to_string(path).map_err(JoinError::of(path))
+            read_text(path).map_err(JoinError::of(path))
         }
         None => Err(error.into()),
     })
@@ -236,13 +236,13 @@ impl Here<'_> {
         }
         let text = configuration::of(&record);
         let file = self.tree.path(NODE_FILE);
-        let is_written = fs::read_to_string(&file).is_ok_and(|found| found == text);
+        let is_written = read_text(&file).is_ok_and(|found| found == text);
         if known.as_ref() == Some(&record) && is_written {
             return Ok(());
         }
         let signing = self.tree.path(SIGNING_KEY);
         let signing = match signing.exists() {
-            true => fs::read_to_string(&signing).map_err(JoinError::of(&signing))?,
+            true => read_text(&signing).map_err(JoinError::of(&signing))?,
             false => make::private_key(SIGNING)?,
         };
         let Certified { certificate, key } =

@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::JoinError;
 use super::record::{Issued, Record, check_name};
+use crate::os::regular_file::read_text;
 use crate::os::replace::replace;
 use crate::tls::Facts;
 use crate::tls::make::{self, Dates, KeyKind, Subject};
@@ -51,7 +52,7 @@ impl Authority {
         let lock = lock(dir)?;
         let read = |name: &str| {
             let path = dir.join(name);
-            fs::read_to_string(&path).map_err(JoinError::of(&path))
+            read_text(&path).map_err(JoinError::of(&path))
         };
         let (certificate, key) = (read(CERTIFICATE)?, read(KEY)?);
         let this = Self { dir: dir.to_owned(), certificate, key, _lock: lock };
@@ -96,7 +97,7 @@ impl Authority {
     /// The file cannot be read.
     pub(crate) fn list(&self) -> Result<String, JoinError> {
         let path = self.list_path();
-        fs::read_to_string(&path).map_err(JoinError::of(&path))
+        read_text(&path).map_err(JoinError::of(&path))
     }
 
     /// All nodes, by name.
@@ -126,7 +127,7 @@ impl Authority {
     pub(crate) fn record(&self, node: &str) -> Result<Option<Record>, JoinError> {
         check_name(node)?;
         let path = self.record_path(node);
-        let text = match fs::read_to_string(&path) {
+        let text = match read_text(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(JoinError::of(&path))?,
         };

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
-use rustix::fs::OFlags;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::JoinError;
+use crate::os::regular_file;
 use crate::os::replace::replace;
 
 /// Files in a bundle; AWX's have nine.
@@ -40,14 +40,9 @@ impl Bundle {
     /// # Errors
     /// What is wrong with it, and where.
     pub(crate) fn read(path: &Path) -> Result<Self, JoinError> {
-        // A pipe that nobody writes to would be waited for.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(flags).open(path).map_err(JoinError::of(path))?;
+        let file = regular_file::open(path).map_err(JoinError::of(path))?;
         let found = file.metadata().map_err(JoinError::of(path))?;
         let wrong = |reason: String| JoinError::Bundle { path: path.to_owned(), reason };
-        if !found.is_file() {
-            return Err(wrong("it is no file".to_owned()));
-        }
         let files = inflated(file).and_then(|bytes| entries(&bytes)).map_err(wrong)?;
         Ok(Self { files: without_top(files), is_exposed: found.mode() & 0o077 != 0 })
     }

@@ -3,13 +3,12 @@
 //!
 //! Works on the files of a tree, which may be an image that never ran. It refuses to know whether systemd runs.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use super::JoinError;
 use super::configuration::{CONF_D, DATA, ETC, RUN};
 use super::place::{Access, Account, Tree};
+use crate::os::regular_file::read_text;
 
 /// The user and the group of the daemon, as the package makes them.
 pub(crate) const USER: &str = "meshd";
@@ -33,11 +32,7 @@ const FIRST_SUBORDINATE: u64 = 100_000;
 /// # Errors
 /// The list of users cannot be read.
 pub(crate) fn account(root: &Path) -> Result<Option<Account>, JoinError> {
-    let path = root.join("etc/passwd");
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(JoinError::of(&path))?,
-    };
+    let Some(text) = Tree::new(root, None).text("/etc/passwd")? else { return Ok(None) };
     let fields = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     Ok(fields.filter(|fields| fields.first() == Some(&USER)).find_map(|fields| {
         Some(Account { user: fields.get(2)?.parse().ok()?, group: fields.get(3)?.parse().ok()? })
@@ -76,7 +71,7 @@ pub(crate) fn socket_directory(tree: &mut Tree) -> Result<(), JoinError> {
 pub(crate) fn prepare_for_jobs(tree: &mut Tree, runs_jobs: bool) -> Result<(), JoinError> {
     if !runs_jobs {
         // Who has changed it wants it.
-        let ours = fs::read_to_string(tree.path(DROP_IN)).is_ok_and(|text| text == DROP_IN_TEXT);
+        let ours = read_text(&tree.path(DROP_IN)).is_ok_and(|text| text == DROP_IN_TEXT);
         return if ours { tree.remove(DROP_IN) } else { Ok(()) };
     }
     tree.directory(DROP_IN_DIR)?;
@@ -90,11 +85,7 @@ pub(crate) fn prepare_for_jobs(tree: &mut Tree, runs_jobs: bool) -> Result<(), J
 
 /// Gives the daemon's user a range of IDs of its own, unless it has one.
 fn subordinates(tree: &mut Tree, list: &str) -> Result<(), JoinError> {
-    let path = tree.path(list);
-    let mut text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        text => text.map_err(JoinError::of(&path))?,
-    };
+    let mut text = tree.text(list)?.unwrap_or_default();
     let ranges = || text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     if ranges().any(|fields| fields.first() == Some(&USER)) {
         return Ok(());
@@ -109,4 +100,32 @@ fn subordinates(tree: &mut Tree, list: &str) -> Result<(), JoinError> {
     }
     text += &format!("{USER}:{start}:{SUBORDINATES}\n");
     tree.file(list, text.as_bytes(), Access::Public)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::os::regular_file::pipe;
+
+    #[test]
+    fn users_of_a_tree_are_read_from_a_file_in_it_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let (root, outside) = (temp.path().join("tree"), temp.path().join("outside"));
+        fs::create_dir_all(root.join("etc")).unwrap();
+        assert_eq!(account(&root).unwrap(), None);
+        fs::write(&outside, "meshd:x:990:991::/:/bin/false\n").unwrap();
+        let list = root.join("etc/passwd");
+        std::os::unix::fs::symlink(&outside, &list).unwrap();
+        let refused = account(&root).unwrap_err().to_string();
+        assert!(refused.contains("etc/passwd is a link"), "{refused}");
+        fs::remove_file(&list).unwrap();
+        pipe(&list);
+        let refused = account(&root).unwrap_err().to_string();
+        assert!(refused.ends_with("etc/passwd: it is no regular file"), "{refused}");
+        fs::remove_file(&list).unwrap();
+        fs::copy(&outside, &list).unwrap();
+        assert_eq!(account(&root).unwrap(), Some(Account { user: 990, group: 991 }));
+    }
 }

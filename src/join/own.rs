@@ -13,6 +13,7 @@ use super::JoinError;
 use super::configuration::{self, DATA, MARK, NODE_FILE, PROFILE, SOCKET};
 use super::record::{NodeRole, Record};
 use crate::config::{self, Config, ConfigErrors, HostPort};
+use crate::os::regular_file::read_text;
 use crate::tls::{ClientOptions, ServerOptions};
 
 /// The configuration in a directory.
@@ -133,7 +134,7 @@ pub(super) fn texts(dir: &Path) -> Result<BTreeMap<PathBuf, String>, JoinError> 
     };
     let paths = entries.into_iter().map(|entry| entry.path()).filter(|path| config::is_configuration(path));
     let text = |path: PathBuf| {
-        let text = fs::read_to_string(&path).map_err(JoinError::of(&path))?;
+        let text = read_text(&path).map_err(JoinError::of(&path))?;
         Ok((path, text))
     };
     paths.map(text).collect()

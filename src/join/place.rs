@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::JoinError;
+use crate::os::regular_file::{read, read_text};
 use crate::os::replace::replace_owned;
 
 /// Who may read a file. Root owns all of them.
@@ -65,6 +66,18 @@ impl Tree {
     fn place_of_file(&self, path: &str) -> Result<PathBuf, JoinError> {
         self.place(path.rsplit_once('/').map_or("", |(parent, _)| parent))?;
         Ok(self.path(path))
+    }
+
+    /// The text of a file of the tree, `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or a link may lead out of the tree.
+    pub(super) fn text(&self, path: &str) -> Result<Option<String>, JoinError> {
+        let whole = self.place(path)?;
+        match read_text(&whole) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => text.map(Some).map_err(JoinError::of(&whole)),
+        }
     }
 
     /// What was changed, as paths without the root.
@@ -158,5 +171,5 @@ fn is_so(path: &Path, contents: &[u8], mode: u32, owner: Option<(u32, u32)>) -> 
     };
     let is_owned = owner.is_none_or(|owner| owner == (found.uid(), found.gid()));
     let is_plain = found.is_file() && found.mode() & 0o7777 == mode && found.len() == contents.len() as u64;
-    Ok(is_plain && is_owned && fs::read(path)? == contents)
+    Ok(is_plain && is_owned && read(path, found.len())? == contents)
 }

@@ -2,6 +2,7 @@
 //! pods whose unit is gone. Owns the drivers and what they share. Knows the unit store only as [`Unit`].
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::options::{AuthMethod, KubernetesType, StreamMethod};
 use super::parameters::{self, CheckedSubmission, Configured};
 use super::pod::Template;
 use super::pod_status::PodSeen;
+use crate::os::regular_file::read_text;
 use crate::rpc::{OutputBound, UnitState as State};
 
 /// Time between two attempts to look for pods without a unit.
@@ -308,8 +310,11 @@ pub fn put_record(extra: &mut KubeExtra, record: PodRecord) {
 pub(super) async fn read(what: &str, path: Option<&Path>) -> Result<String, String> {
     match path {
         Some(path) => {
-            let read = tokio::fs::read_to_string(path).await;
-            read.map_err(|error| format!("could not read {what}: {error}"))
+            let path = path.to_owned();
+            let read = tokio::task::spawn_blocking(move || read_text(&path)).await;
+            read.map_err(io::Error::other)
+                .flatten()
+                .map_err(|error| format!("could not read {what}: {error}"))
         }
         None => Ok(String::new()),
     }

@@ -3,8 +3,7 @@
 //! Owns what counts as a usable file. It refuses to know what the contents are used for, and never puts a
 //! file's bytes into a message.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use rustls::pki_types::pem::{self, PemObject};
@@ -13,20 +12,18 @@ use webpki::{CertRevocationList, OwnedCertRevocationList};
 
 use super::error::{FileError, FileProblem};
 use super::fingerprint::Fingerprint;
+use crate::os::regular_file;
 
 /// Bundles of all public authorities have a quarter of a megabyte.
 pub(super) const MAX_FILE: u64 = 16 << 20;
 
 /// Reads a whole file, up to [`MAX_FILE`] bytes.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    let mut bytes = Vec::new();
-    let opened = File::open(path).map_err(|e| wrong(path, FileProblem::Read(e)))?;
-    let read = opened.take(MAX_FILE + 1).read_to_end(&mut bytes);
-    read.map_err(|e| wrong(path, FileProblem::Read(e)))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(wrong(path, FileProblem::TooLarge));
-    }
-    Ok(bytes)
+    let problem = |error: io::Error| match error.kind() {
+        io::ErrorKind::FileTooLarge => FileProblem::TooLarge,
+        _ => FileProblem::Read(error),
+    };
+    regular_file::read(path, MAX_FILE).map_err(|error| wrong(path, problem(error)))
 }
 
 /// All certificates of a PEM file, at least one.
@@ -123,4 +120,18 @@ fn sections(bytes: &[u8]) -> Vec<String> {
 fn is_encrypted(bytes: &[u8]) -> bool {
     let has = |sign: &[u8]| bytes.windows(sign.len()).any(|window| window == sign);
     has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_certificate_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("pipe");
+        crate::os::regular_file::pipe(&path);
+        let refused = certificates(&path).unwrap_err().to_string();
+        assert!(refused.ends_with("cannot be read: it is no regular file"), "{refused}");
+    }
 }

@@ -85,7 +85,7 @@ impl Pods {
 }
 
 fn store_id(path: PathBuf) -> std::io::Result<String> {
-    match std::fs::read_to_string(&path) {
+    match crate::os::regular_file::read_text(&path) {
         Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

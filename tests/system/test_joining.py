@@ -408,7 +408,7 @@ def test_a_pipe_is_no_bundle(tree):
     tree, _ = tree
     os.mkfifo(tree / "pipe")
     done = subprocess.run([MESHCTL, "install", "--root", tree, tree / "pipe"], capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode != 0 and "it is no file" in done.stderr, done
+    assert done.returncode != 0 and "it is no regular file" in done.stderr, done
 
 
 @pytest.mark.parametrize("change, said", [

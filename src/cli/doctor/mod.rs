@@ -39,9 +39,9 @@ pub(super) struct Doctor {
     /// TLS profile of this node towards the control services of others
     #[arg(long, value_name = "NAME")]
     tls_client: Option<String>,
-    /// Configuration, a file or a directory, of a node that does not run
-    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d")]
-    node_config: PathBuf,
+    /// Configuration, a file or a directory, of a node that does not run [default: /etc/meshd/conf.d, below --root]
+    #[arg(long, value_name = "PATH")]
+    node_config: Option<PathBuf>,
     /// Ask no node, and look at the files of a host below this directory
     #[arg(long, value_name = "DIR", conflicts_with = "node")]
     root: Option<PathBuf>,
@@ -123,14 +123,15 @@ impl Doctor {
         examine: ExamineFiles,
     ) -> Result<Exit, Failure> {
         let mut diagnosis = Diagnosis::default();
+        let config = configuration(self.node_config, self.root.as_deref());
         if let Some(root) = self.root {
-            diagnosis.add("this host", files(examine, self.node_config, root).await);
+            diagnosis.add("this host", files(examine, config, root).await);
             return diagnosis.show(output);
         }
         let context = match context() {
             Ok(context) => context,
             Err(failure) => {
-                diagnosis.add("this host", without_node("", &failure, examine, self.node_config).await);
+                diagnosis.add("this host", without_node("", &failure, examine, config).await);
                 return diagnosis.show(output);
             }
         };
@@ -155,7 +156,7 @@ impl Doctor {
             }
             Err(error) => {
                 let address = context.client.address();
-                let found = without_node(&address, &error.into(), examine, self.node_config).await;
+                let found = without_node(&address, &error.into(), examine, config).await;
                 diagnosis.add("this host", found);
                 if let Some(node) = self.node {
                     let what = "no way leads there without a node here";
@@ -194,6 +195,11 @@ async fn ask(
     let answer = context.client.long_command(&request).await?;
     report::read(&answer)
         .map_err(|error| CallError::Protocol { question: "doctor", answer: error.to_string() })
+}
+
+/// The configuration to look at: the one that is named, or that of the tree, or of this host.
+fn configuration(named: Option<PathBuf>, root: Option<&Path>) -> PathBuf {
+    named.unwrap_or_else(|| root.unwrap_or(Path::new("/")).join("etc/meshd/conf.d"))
 }
 
 async fn files(examine: ExamineFiles, config: PathBuf, root: PathBuf) -> Vec<Finding> {
@@ -250,6 +256,14 @@ fn is_unknown(error: &CallError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tree_is_examined_by_its_own_configuration() {
+        let (tree, named) = (Some(Path::new("/srv/tree")), || Some(PathBuf::from("/c.yml")));
+        assert_eq!(configuration(None, tree), Path::new("/srv/tree/etc/meshd/conf.d"));
+        assert_eq!(configuration(None, None), Path::new("/etc/meshd/conf.d"));
+        assert_eq!(configuration(named(), tree), Path::new("/c.yml"));
+    }
 
     #[test]
     fn faults_come_first_each_with_its_remedy_and_the_sum_at_the_end() {

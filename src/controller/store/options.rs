@@ -12,6 +12,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode as Wire, TargetSessionAttrs};
 
 use super::error::Error;
+use crate::os::regular_file::read_text;
 
 /// Which database the store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +166,7 @@ fn read_password(path: &Path) -> Result<String, Error> {
             mode & 0o7777
         )));
     }
-    let text = fs::read_to_string(path).map_err(Error::file(path))?;
+    let text = read_text(path).map_err(Error::file(path))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

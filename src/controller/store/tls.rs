@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::error::Error;
 use super::options::SslMode;
+use crate::os::regular_file::{self, LONGEST};
 
 /// Makes TLS connections. Without TLS it is never asked to.
 #[derive(Clone)]
@@ -47,7 +48,7 @@ fn authorities(file: Option<&std::path::Path>) -> Result<RootCertStore, Error> {
         return Ok(roots);
     };
     let wrong = |why: String| Error::Settings(format!("sslrootcert {}: {why}", path.display()));
-    let pem = std::fs::read(path).map_err(Error::file(path))?;
+    let pem = regular_file::read(path, LONGEST).map_err(Error::file(path))?;
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;

@@ -27,7 +27,7 @@ use crate::config::{
 };
 use crate::http::TokenFile;
 use crate::os::address::{bind, open_first};
-use crate::os::container;
+use crate::os::{container, regular_file};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::tls::access::AccessTokens;
 use crate::work::{self, limits::Limits};
@@ -313,7 +313,7 @@ impl Findings {
         }
         let mut lock = path.as_os_str().to_owned();
         lock.push(".lock");
-        if let Ok(file) = File::open(&lock)
+        if let Ok(file) = regular_file::open(Path::new(&lock))
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
             && !self.running
         {

@@ -81,9 +81,7 @@ impl Findings {
 
     fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {
         for path in files.into_iter().flatten() {
-            let read =
-                std::fs::File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut [0]));
-            if let Err(error) = read {
+            if let Err(error) = crate::os::regular_file::open(path) {
                 self.add(what, format!("{} cannot be read: {error}", path.display()));
             }
         }

@@ -3,7 +3,6 @@
 //! Everything is below one root, so that the host of a container, or a tree that a test has made, can be looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use tokio::time::timeout;
 use crate::config::{Component, Config, Link};
 use crate::daemon::check::program;
 use crate::daemon::wiring;
+use crate::os::regular_file;
 use crate::tls::{ClientProfile, ServerProfile};
 use crate::work::{CommandType, SYNC};
 
@@ -144,7 +144,7 @@ impl Host<'_> {
     }
 
     fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        std::fs::read_to_string(self.at(path)).ok()
+        regular_file::read_text(&self.at(path)).ok()
     }
 
     fn number(&self, path: &str) -> Option<u64> {
@@ -152,7 +152,7 @@ impl Host<'_> {
     }
 
     fn tail(&self, path: &str) -> Option<String> {
-        let mut file = File::open(self.at(path)).ok()?;
+        let mut file = regular_file::open(&self.at(path)).ok()?;
         let end = file.metadata().ok()?.len();
         file.seek(SeekFrom::Start(end.saturating_sub(AUDIT_TAIL))).ok()?;
         let mut bytes = Vec::new();
@@ -186,7 +186,7 @@ impl Host<'_> {
     /// The texts of the files in a directory.
     fn texts(&self, directory: &str) -> impl Iterator<Item = String> {
         let entries = std::fs::read_dir(self.at(directory)).into_iter().flatten().flatten();
-        entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+        entries.filter_map(|entry| regular_file::read_text(&entry.path()).ok())
     }
 
     fn trusted(&self) -> String {

@@ -14,6 +14,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use parking_lot::Mutex;
 
 use super::openssh;
+use crate::os::regular_file::{self, LONGEST};
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -157,6 +158,20 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 fn read<K: KeyMaterial>(path: &Path) -> Result<K, KeyError> {
-    let parsed = fs::read(path).map_err(Problem::Read).and_then(|file| K::parse(&file));
+    let parsed = regular_file::read(path, LONGEST).map_err(Problem::Read).and_then(|file| K::parse(&file));
     parsed.map_err(|problem| KeyError { path: path.to_owned(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_key_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("pipe");
+        crate::os::regular_file::pipe(&path);
+        let refused = KeyFile::<PrivateKey>::open(&path).err().unwrap().to_string();
+        assert!(refused.ends_with("cannot be read: it is no regular file"), "{refused}");
+    }
 }
