@@ -2,7 +2,7 @@
 //! as if it were its own server: what tells them apart is the name that the browser was given, `Host`, and, of a change, the
 //! page that makes it, `Origin`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
@@ -70,8 +70,15 @@ pub(super) fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Optio
     first.filter(|_| all.next().is_none())
 }
 
+/// A host and no more than its port: the crate takes anything behind the brackets of an address, and within them.
 fn authority(text: &str) -> Option<Authority> {
-    text.parse().ok().filter(|_| !text.contains('@'))
+    let authority: Authority = text.parse().ok().filter(|_| !text.contains('@'))?;
+    let (host, rest) = text.split_at(authority.host().len());
+    let is_port = rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_host = host
+        .strip_prefix('[')
+        .is_none_or(|rest| rest.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()));
+    (is_host && (rest.is_empty() || is_port)).then_some(authority)
 }
 
 fn is_same(one: &Authority, other: &Authority) -> bool {
@@ -116,7 +123,7 @@ mod tests {
             !called(&own, "127.0.0.1", &[], "/")
                 && !called(&own, "127.0.0.1", &["localhost", "localhost"], "/")
         );
-        assert!(called(&own, "::1", &["[::1]:27191"], "/"));
+        assert!(called(&own, "::1", &["[::1]:27191"], "/") && !called(&own, "::1", &["[::1].evil"], "/"));
         assert!(called(&own, "127.0.0.1", &["localhost"], "http://localhost/"));
         assert!(!called(&own, "127.0.0.1", &["localhost"], "http://evil.example/"));
         let any = ServerNames::new(Vec::new(), "0.0.0.0", false);
@@ -129,7 +136,18 @@ mod tests {
         for host in ["127.0.0.1", "192.0.2.7:27190", "[2001:db8::1]:27190", "localhost", "mesh.example"] {
             assert!(called(&for_probes, "127.0.0.1", &[host], "/"), "{host}");
         }
-        for host in ["evil.example", "127.0.0.1.evil.example", "127.1", "other.example"] {
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "127.1",
+            "other.example",
+            "[::1].evil",
+            "[::1]evil:80",
+            "[127.0.0.1]",
+            "[localhost]",
+            "mesh.example:+80",
+            "mesh.example:80:80",
+        ] {
             assert!(!called(&for_probes, "127.0.0.1", &[host], "/"), "{host}");
         }
         let given = ServerNames::new(names(), "127.0.0.1", false);

@@ -106,7 +106,7 @@ def test_only_what_is_there_is_answered_and_only_to_who_reads(mesh):
     assert told(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n").split()[1] == b"431"
     # A name that a foreign page had lead here; a probe knows addresses, or gives none.
     for path in (b"/metrics", b"/readyz", b"http://evil.example/metrics"):
-        for host in (b"evil.example", b"127.0.0.1.evil.example:%d" % port, b""):
+        for host in (b"evil.example", b"127.0.0.1.evil.example:%d" % port, b"[::1].evil.example", b"[localhost]", b""):
             assert told(b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").split()[1] == b"421", (path, host)
         for host in (b"Host: 192.0.2.7\r\n", b"Host: [2001:db8::1]:27190\r\n", b"Host: localhost:1\r\n", b""):
             answer = told(b"GET " + path + b" HTTP/1.1\r\n" + host + b"Connection: close\r\n\r\n")

@@ -99,7 +99,7 @@ def test_each_path_needs_its_level_and_nothing_else_is_there(site):
 
 
 def test_a_foreign_name_leads_nowhere(site):
-    for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1.nip.io", "127.0.0.2", "localhost.", "", "a@localhost", "localhost, evil.example"):
+    for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1.nip.io", "127.0.0.2", "localhost.", "", "a@localhost", "localhost, evil.example", "localhost:x"):
         refused = site.get("/", Host=host)
         assert (refused.status, refused.code) == (421, "misdirected"), host
     for host in ("localhost", "LOCALHOST:1", f"127.0.0.1:{site.port}"):
