@@ -29,7 +29,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::fields::{FieldLines, Fields, Journal};
 use self::limits::Limits;
-use self::values::short;
+use self::values::{field, short};
 
 /// Lines that wait to be written. Those that come then are lost, and their number is told.
 const WAITING: usize = 4096;
@@ -145,9 +145,9 @@ pub(crate) fn start(
 
 fn for_people(lines: Lines, colours: bool) -> Box<dyn Layer<Registry> + Send + Sync> {
     let layer = tracing_subscriber::fmt::layer().with_ansi(colours).with_target(false);
-    let fields = debug_fn(|to, field, value| match field.name() {
+    let fields = debug_fn(|to, of, value| match of.name() {
         fields::MESSAGE => to.write_str(&short(value)),
-        name => write!(to, "{name}={}", short(value)),
+        name => write!(to, "{name}={}", field(value)),
     });
     layer.fmt_fields(fields.delimited(" ")).with_writer(lines).boxed()
 }

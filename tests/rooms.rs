@@ -28,7 +28,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ("http", &["control", "counters", "mesh", "node", "os", "rpc", "tls", "wire", "work"]),
     ("confine", &["backend", "os"]),
     ("controller", &["confine", "counters", "duration", "mesh", "os", "pods", "rpc", "wire", "work"]),
-    ("telemetry", &[]),
+    ("telemetry", &["os"]),
     (
         "config",
         &[

@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 
+use crate::os::terminal::is_command;
+
 /// Bytes of the longest sequence that sets colours; longer ones are none.
 const LONGEST_SGR: usize = 64;
 const ESCAPE: char = '\u{1b}';
@@ -58,18 +60,6 @@ pub(super) fn shown_json(json: &str) -> String {
         }
     }
     safe
-}
-
-/// Whether a terminal obeys a character, or orders others by it, or hides it, rather than shows it. Tabs and ends of lines
-/// are harmless, and words of some languages need the two joiners: as on the page (http/page/dom.js).
-fn is_command(c: char) -> bool {
-    let is_format = matches!(c,
-        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}' | '\u{8e2}'
-        | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}'
-        | '\u{2066}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
-        | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}'
-        | '\u{e0020}'..='\u{e007f}');
-    is_format || (c.is_control() && c != '\n' && c != '\t')
 }
 
 /// What a text begins with.
@@ -174,15 +164,6 @@ mod tests {
         let long = format!("\u{1b}[{}m", "1;".repeat(100));
         assert!(shown(&long, Colours::Kept).starts_with('\u{fffd}'));
         assert_eq!(shown(&shown(&long, Colours::Kept), Colours::Kept), shown(&long, Colours::Kept));
-    }
-
-    #[test]
-    fn a_terminal_shows_what_the_page_shows() {
-        // COMMANDS of http/page/dom.js; no text here has halves of pairs.
-        let page = regex::Regex::new("[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}--[\t\n\u{200c}\u{200d}]]").unwrap();
-        let differ =
-            ('\0'..=char::MAX).filter(|c| is_command(*c) != page.is_match(c.encode_utf8(&mut [0; 4])));
-        assert_eq!(differ.map(|c| c.escape_unicode().to_string()).collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]

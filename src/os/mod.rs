@@ -6,7 +6,8 @@
 //! there is one around this process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills
 //! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `answers` bounds what large
 //! answers take, `house` lets the silent make room, `back_off` paces what is tried again, and `log_limiter` bounds what
-//! others can make the node log. `first_process` is process 1 of a container that has no init.
+//! others can make the node log. `first_process` is process 1 of a container that has no init, and `terminal` says which
+//! characters terminals obey.
 //!
 //! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
 
@@ -29,5 +30,6 @@ pub(crate) mod regular_file;
 pub(crate) mod replace;
 pub(crate) mod rlimit;
 pub(crate) mod tcp;
+pub(crate) mod terminal;
 pub(crate) mod unix_socket;
 pub(crate) mod watch;

@@ -1,15 +1,17 @@
-//! Values of a line as they are written: bounded, and on one line.
+//! Values of a line as they are written: bounded, on one line, and no more than one value.
 //!
-//! Owns their length. Most of them are other nodes' and clients' words, and some of those come at any length.
+//! Owns their length and their quotes. Most of them are other nodes' and clients' words, which come at any length.
 
 use std::fmt::{self, Debug, Write};
+
+use crate::os::terminal::is_command;
 
 /// Bytes of a field's value, and of the message.
 pub(super) const LONGEST: usize = 256;
 /// Ends a value that was cut.
 const MARK: char = '…';
 
-/// A value as it is written: no more of it is formatted than is kept, and control characters are escaped.
+/// A value as it is written: no more of it is formatted than is kept, and what terminals obey is escaped.
 pub(super) fn short(value: &dyn Debug) -> String {
     let mut short = Short(String::new());
     // Fails where the value is cut.
@@ -20,6 +22,32 @@ pub(super) fn short(value: &dyn Debug) -> String {
         text.push(MARK);
     }
     text
+}
+
+/// A value among the fields of a text line: in quotes if a part of it could be read as a field, unless it has its own.
+/// Sentences of errors stay as they are.
+pub(super) fn field(value: &dyn Debug) -> String {
+    let text = short(value);
+    if has_field(&text) && !is_quoted(&text) { format!("{text:?}") } else { text }
+}
+
+/// Whether `=` stands behind a word.
+fn has_field(text: &str) -> bool {
+    let is_word = |char: char| char.is_alphanumeric() || char == '_';
+    text.match_indices('=').any(|(at, _)| text[..at].ends_with(is_word))
+}
+
+/// Whether all of it is one text in quotes, as strings are written.
+fn is_quoted(text: &str) -> bool {
+    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
+    let mut is_escaped = false;
+    for char in inner.chars() {
+        if char == '"' && !is_escaped {
+            return false;
+        }
+        is_escaped = char == '\\' && !is_escaped;
+    }
+    !is_escaped
 }
 
 struct Short(String);
@@ -33,7 +61,7 @@ impl Write for Short {
         if self.0.len() > LONGEST {
             return Err(fmt::Error);
         }
-        match char.is_control() {
+        match char.is_control() || is_command(char) {
             true => self.0.extend(char.escape_default()),
             false => self.0.push(char),
         }
@@ -53,9 +81,30 @@ mod tests {
             ("ü".repeat(1 << 20), "ü".repeat(126) + "…"),
             ("x".repeat(LONGEST - 1) + "😀", "x".repeat(253) + "…"),
             ("a\nINFO ready\u{1b}[2J".to_owned(), "a\\nINFO ready\\u{1b}[2J".to_owned()),
+            ("a\u{2028}b\u{202e}\u{2066}".to_owned(), "a\\u{2028}b\\u{202e}\\u{2066}".to_owned()),
+            ("\u{e0041}\u{200b}\t".to_owned(), "\\u{e0041}\\u{200b}\\t".to_owned()),
         ] {
             assert_eq!(short(&format_args!("{text}")), expected);
         }
+    }
+
+    #[test]
+    fn no_part_of_a_value_reads_as_a_field() {
+        for (text, expected) in [
+            ("", ""),
+            ("link lost: \"x\" is no = b", "link lost: \"x\" is no = b"),
+            ("a cost=1.0 peer=b", r#""a cost=1.0 peer=b""#),
+            ("ü=", r#""ü=""#),
+            (r#""a" cost="1""#, r#""\"a\" cost=\"1\"""#),
+            (r#""a=\""#, r#""\"a=\\\"""#),
+            (r#""a=\" b""#, r#""a=\" b""#),
+            ("\"a=", r#""\"a=""#),
+        ] {
+            assert_eq!(field(&format_args!("{text}")), expected);
+        }
+        assert_eq!(field(&"a=b \"c\""), r#""a=b \"c\"""#, "a string has its quotes");
+        let cut = field(&format!("a=b{}", "x".repeat(300)));
+        assert!(cut.starts_with(r#""\"a=bx"#) && cut.ends_with("x…\""), "{cut}");
     }
 
     #[test]

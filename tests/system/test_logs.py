@@ -119,6 +119,16 @@ def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(
     node.logged("INFO stopping")
 
 
+def test_no_name_reads_as_a_field_or_as_what_a_terminal_obeys(mesh):
+    node = mesh.node("n", listen=True).start()
+    forged = "a cost=7.0 session=#9 peer=b"
+    for name, shown in ((forged, f'"{forged}"'), ("x\u2028y\u202e\u2066\U000e0041", r"x\u{2028}y\u{202e}\u{2066}\u{e0041}")):
+        with Peer(mesh.ports["n"], name) as peer:
+            peer.introduce("n")
+            node.logged(f" peer={shown} cost=1.0\n")
+    assert not set(node.log()) & set("\u2028\u202e\u2066\U000e0041")
+
+
 def test_each_error_of_a_failed_reload_has_a_line_and_a_long_path_hides_no_advice(mesh):
     node = mesh.node("n", listen=True, work=[command_type("sh", "sh", "-c", runtime=True)])
     deep = node.dir / ("d" * 200)
