@@ -147,7 +147,7 @@ pub struct Verdict {
 /// The most of a unit's Detail that a job's explanation repeats.
 pub(super) const LONGEST_DETAIL: usize = 4_000;
 
-/// Kubernetes says this to the control node when a quota refuses a pod.
+/// Kubernetes says this when a quota refuses a pod.
 const QUOTA: &str = "exceeded quota";
 
 /// Judges an attempt that has ended. The first rule that applies decides.
@@ -177,8 +177,7 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
             }
         };
     }
-    // Whoever answers for a node can write any text.
-    if at.node.is_none() && detail.contains(QUOTA) {
+    if detail.contains(QUOTA) {
         return verdict(Ending::Quota, detail);
     }
     let explanation = match evidence.child {

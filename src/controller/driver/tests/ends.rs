@@ -2,8 +2,6 @@
 
 use super::streams::{artifacts, begun, events, status, whole};
 use super::*;
-use crate::controller::core::Group;
-use crate::controller::store::{GroupRecord, Registry};
 use crate::rpc::UnitState;
 use crate::work::Leftovers;
 use serde_json::json;
@@ -165,12 +163,7 @@ fn a_child_that_a_stranger_releases_is_an_error() {
 #[test]
 fn a_quota_is_waited_for() {
     let site = Site::ready(&["e1"]);
-    let mut group = GroupRecord::from(Group::containers("pods".into()));
-    group.pod_spec_override =
-        Some(json!({"spec": {"containers": [{"name": "worker", "image": "i"}]}}).to_string());
-    let create = move |registry: &mut Registry, _| registry.create_group(group.clone());
-    site.run(site.driver().store.change_registry(None, create)).unwrap();
-    let (_, job) = site.submit(json!({"groups": {"template": ["pods"]}}));
+    let (_, job) = site.submit(json!({}));
     let child = site.running(job);
     site.fabric.end(&child, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: compute");
     site.soon("it to wait", || site.state(job) == JobState::Pending);

@@ -260,14 +260,8 @@ async fn an_operator_confirms_a_lost_attempt(site: Site) {
 
 async fn a_quota_makes_the_job_wait(site: Site) {
     let (store, c1) = site.ready().await;
-    store
-        .change_registry(None, |registry, _| registry.create_group(Group::containers("pods".into()).into()))
-        .await
-        .unwrap();
-    let mut in_pods = submission("u1");
-    in_pods.terms.groups = vec![("pods".into(), Level::Template)];
-    let id = store.submit(in_pods, 9).await.unwrap().id();
-    assert_eq!(place(&store, &c1).await, [id]);
+    let id = submit(&store, "u1").await;
+    place(&store, &c1).await;
     let refused =
         Evidence { status: None, detail: "exceeded quota: pods".into(), ..evidence(FinalStatus::Error) };
     let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
