@@ -219,9 +219,9 @@ mod tests {
     use super::*;
 
     /// A reader that takes every line at once.
-    struct Kept(Sender<String>);
+    struct SentLines(Sender<String>);
 
-    impl Write for Kept {
+    impl Write for SentLines {
         fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
             let _never = self.0.send(String::from_utf8_lossy(line).into_owned());
             Ok(line.len())
@@ -238,7 +238,7 @@ mod tests {
         let long = "x".repeat(16 << 10);
         for format in [LogFormat::Text, LogFormat::Json, LogFormat::Journald] {
             let (sent, lines) = channel();
-            let (to, guard) = Lines::written_to(Kept(sent), WAITING, format);
+            let (to, guard) = Lines::written_to(SentLines(sent), WAITING, format);
             let layer = match format {
                 LogFormat::Text => for_people(to, false),
                 LogFormat::Json | LogFormat::Journald => FieldLines::new(to, format, |_| None).boxed(),

@@ -76,7 +76,7 @@ impl Observer {
     }
 
     /// What these sections are made of, as it is now.
-    pub(crate) async fn look(&self, sections: &[Section]) -> Seen {
+    pub(crate) async fn look(&self, sections: &[Section]) -> Overview {
         let mesh = self.node.status().await;
         let mut report = NodeReport::default();
         for section in sections {
@@ -99,7 +99,7 @@ impl Observer {
                 }
             }
         }
-        Seen { mesh, report, sections: sections.to_vec() }
+        Overview { mesh, report, sections: sections.to_vec() }
     }
 
     fn peers(&self, mesh: &Status) -> Vec<PeerReport> {
@@ -131,14 +131,14 @@ impl Observer {
 }
 
 /// What a report is made of. To take it costs little, as its large parts are shared with the core.
-pub(crate) struct Seen {
+pub(crate) struct Overview {
     mesh: Status,
     /// All but what is made of the mesh.
     report: NodeReport,
     sections: Vec<Section>,
 }
 
-impl Seen {
+impl Overview {
     /// Whether its report is made faster than another thread is asked for it.
     pub(super) fn is_small(&self) -> bool {
         let Tables { node_bytes, service_bytes, routes, .. } = self.mesh.tables;

@@ -16,7 +16,7 @@ use crate::wire::{NodeId, RoutingUpdate};
 
 /// What came last in a neighbour's name by another session.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldMessage {
     session: SessionId,
     by: NodeId,
     /// As it was passed on to the neighbour.
@@ -46,13 +46,13 @@ impl Mesh {
         let (Some(message), Some(established)) = (message, self.established_mut(own_way)) else { return };
         // Others may believe an older word than the one before: only copies are left out.
         if established.held.as_ref().is_none_or(|held| held.message != message) {
-            established.held = Some(Held { session, by, message: message.clone() });
+            established.held = Some(HeldMessage { session, by, message: message.clone() });
             self.outbox.send(own_way, message, Class::Control);
         }
     }
 
     /// The neighbour in whose name that was said has gone: it counts like any other update.
-    pub(super) fn release(&mut self, held: Held, now: Now) {
+    pub(super) fn release(&mut self, held: HeldMessage, now: Now) {
         if let Ok(mut received) = Received::parse(&held.message) {
             received.update.forwarding_node = held.by;
             self.apply_update(held.session, received, now);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::anti_entropy::Comparison;
 use super::exchange::Exchange;
-use super::first_hand::Held;
+use super::first_hand::HeldMessage;
 use super::probe::{Liveness, PeerKind};
 use super::quota::Quota;
 use super::{CloseReason, LinkPolicy, Tick};
@@ -65,7 +65,7 @@ pub(super) struct Established {
     pub(super) liveness: Liveness,
     pub(super) comparison: Comparison,
     pub(super) exchange: Exchange,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldMessage>,
 }
 
 /// What to do with an update from the peer.

@@ -12,7 +12,7 @@ use tokio::sync::{OnceCell, OwnedMutexGuard};
 use tokio::time::timeout;
 
 use super::connection::{Opened, Side};
-use super::far_end::{FarEnds, Refused};
+use super::far_end::{DialRefused, FarEnds};
 use super::mesh_stream::MeshStream;
 use super::mux::{Found, Lease, SharedConnection, SharedConnections};
 use super::settings;
@@ -407,8 +407,8 @@ impl OverlayEndpoint {
             refused = refused => {
                 let node = node.clone();
                 return Err(match refused {
-                    Refused::ServiceUnknown => DialError::ServiceUnknown { node, service },
-                    Refused::Blocked { by, .. } => DialError::Blocked { node, service, by },
+                    DialRefused::ServiceUnknown => DialError::ServiceUnknown { node, service },
+                    DialRefused::Blocked { by, .. } => DialError::Blocked { node, service, by },
                 });
             }
         };

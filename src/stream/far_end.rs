@@ -21,7 +21,7 @@ pub(super) struct FarEnd {
     /// The last reason to ask whether it is still there.
     doubts: watch::Sender<Option<Doubt>>,
     /// The last refusal of a packet. Attempts to connect that are under way fail.
-    refusals: watch::Sender<Option<Refused>>,
+    refusals: watch::Sender<Option<DialRefused>>,
 }
 
 /// What is said of a far end, and may be true: then it has lost its connections.
@@ -33,7 +33,7 @@ pub(super) enum Doubt {
 
 /// A packet of ours was refused.
 #[derive(Debug, Clone)]
-pub(super) enum Refused {
+pub(super) enum DialRefused {
     /// The node that it was for has no such service.
     ServiceUnknown,
     /// A firewall has rejected it.
@@ -52,7 +52,7 @@ impl FarEnd {
     }
 
     /// Ready once a packet to the address is refused, from now on.
-    pub(super) fn refused(&self) -> impl Future<Output = Refused> + use<> {
+    pub(super) fn refused(&self) -> impl Future<Output = DialRefused> + use<> {
         let mut refusals = self.refusals.subscribe();
         async move {
             while refusals.changed().await.is_ok() {
@@ -103,12 +103,12 @@ impl FarEnds {
         match notice.problem {
             Problem::ServiceUnknown if by == notice.to_node => {
                 far_end.doubts.send_replace(Some(Doubt::ServiceUnknown));
-                far_end.refusals.send_replace(Some(Refused::ServiceUnknown));
+                far_end.refusals.send_replace(Some(DialRefused::ServiceUnknown));
             }
             Problem::ServiceUnknown => {}
             Problem::BlockedByFirewall => {
                 let node = notice.to_node.clone();
-                far_end.refusals.send_replace(Some(Refused::Blocked { node, by }));
+                far_end.refusals.send_replace(Some(DialRefused::Blocked { node, by }));
             }
             // A node that is merely out of reach may come back.
             Problem::MessageExpired | Problem::Other(_) => {}
@@ -158,7 +158,7 @@ mod tests {
         far_ends.on_notice(&notice, node("evil"));
         assert!(refused.as_mut().now_or_never().is_none() && !doubts.has_changed().unwrap());
         far_ends.on_notice(&notice, node("b"));
-        assert!(matches!(refused.now_or_never(), Some(Refused::ServiceUnknown)));
+        assert!(matches!(refused.now_or_never(), Some(DialRefused::ServiceUnknown)));
         assert!(doubts.has_changed().unwrap());
         // An attempt that begins now asks anew.
         assert!(Box::pin(far_end.refused()).now_or_never().is_none());
@@ -166,7 +166,7 @@ mod tests {
         let blocked = Unreachable { problem: Problem::BlockedByFirewall, ..notice };
         let (refused, doubts) = (Box::pin(far_end.refused()), far_end.doubts());
         far_ends.on_notice(&blocked, node("hop"));
-        assert!(matches!(refused.now_or_never(), Some(Refused::Blocked { .. })));
+        assert!(matches!(refused.now_or_never(), Some(DialRefused::Blocked { .. })));
         assert!(!doubts.has_changed().unwrap());
     }
 }

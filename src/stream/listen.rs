@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::connection::{Opened, Side};
 use super::dial::{SetupError, Streams};
-use super::far_end::{FarEnd, FarEnds, Refused};
+use super::far_end::{DialRefused, FarEnd, FarEnds};
 use super::mesh_stream::MeshStream;
 use super::mux;
 use super::settings;
@@ -207,7 +207,7 @@ impl Acceptor {
         let refused = far_end.refused();
         // The dialer cannot learn of it: our answers are what is rejected.
         let never = async move {
-            if let Refused::Blocked { node, by } = refused.await {
+            if let DialRefused::Blocked { node, by } = refused.await {
                 warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
             }
             std::future::pending::<Infallible>().await

@@ -58,7 +58,7 @@ struct Site {
 }
 
 #[derive(Default)]
-struct State {
+struct Sites {
     /// One for each statement: the code has some two hundred.
     sites: Vec<Site>,
     /// Whether a thread will tell what was left out.
@@ -67,7 +67,7 @@ struct State {
 
 /// Leaves lines out. Clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Limits(Arc<Mutex<State>>);
+pub(super) struct Limits(Arc<Mutex<Sites>>);
 
 impl<S: Subscriber> Layer<S> for Limits {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {

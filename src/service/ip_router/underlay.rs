@@ -16,7 +16,7 @@ use crate::node::NodeHandle;
 /// How long all names together may take to be looked up; until they are, what was found last counts.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-type Found = BTreeSet<IpAddr>;
+type Addresses = BTreeSet<IpAddr>;
 
 /// The addresses of the links' other ends, also while they are down.
 #[derive(Debug, Default)]
@@ -24,9 +24,9 @@ pub(super) struct Underlay(BTreeMap<String, Name>);
 
 #[derive(Debug, Default)]
 struct Name {
-    found: Found,
+    found: Addresses,
     /// A question that has no answer yet; it holds a thread, so there is one at a time.
-    asked: Option<JoinHandle<io::Result<Found>>>,
+    asked: Option<JoinHandle<io::Result<Addresses>>>,
 }
 
 impl Underlay {
@@ -40,7 +40,7 @@ impl Underlay {
 
     async fn of<F>(&mut self, names: BTreeSet<String>, ask: impl Fn(String) -> F) -> BTreeSet<IpAddr>
     where
-        F: Future<Output = io::Result<Found>> + Send + 'static,
+        F: Future<Output = io::Result<Addresses>> + Send + 'static,
     {
         self.0.retain(|name, _| names.contains(name));
         for name in names {
@@ -60,7 +60,7 @@ impl Underlay {
     }
 }
 
-async fn look_up(name: String) -> io::Result<Found> {
+async fn look_up(name: String) -> io::Result<Addresses> {
     Ok(lookup_host(name).await?.map(|address| address.ip().to_canonical()).collect())
 }
 
@@ -74,7 +74,7 @@ mod tests {
     async fn names_without_an_answer_delay_no_other_and_are_asked_for_once() {
         let (mut underlay, asked) = (Underlay::default(), AtomicUsize::new(0));
         let names = BTreeSet::from(["a", "b", "c", "known"].map(str::to_owned));
-        let found = Found::from([IpAddr::from([192, 0, 2, 1])]);
+        let found = Addresses::from([IpAddr::from([192, 0, 2, 1])]);
         let begun = Instant::now();
         for _ in 0..2 {
             let ask = |name: String| {
