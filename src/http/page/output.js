@@ -16,14 +16,15 @@ const EMPTY_LINES = 2;
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
 const NEWLINE = 10;
 // What a zip in base64 has, and blanks between.
-const BASE64 = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="));
-const BLANKS = new Set(new TextEncoder().encode(" \t\n\f\r"));
+const LETTERS = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"));
+const [PADDING, BLANKS] = [61, new Set(new TextEncoder().encode(" \t\n\f\r"))];
 
 // The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
   #parts = [];
   #length = 0;
   #zip = 0;
+  #padding = 0;
   #ended = null;
   #isWithin;
 
@@ -49,12 +50,14 @@ export class Playbook {
     return text;
   }
 
-  // Behind the part of a zip that begins here. What is no base64 ends it: a length that was invented hides nothing else.
+  // Behind the part of a zip that begins here. What is no base64 ends it: an invented length hides nothing else.
   #skip(bytes, at) {
     for (; this.#zip > 0 && at < bytes.length; at++) {
-      if (BASE64.has(bytes[at])) this.#zip -= 1;
-      else if (!BLANKS.has(bytes[at])) this.#zip = 0;
-      if (this.#zip === 0) return BASE64.has(bytes[at]) ? at + 1 : at;
+      const byte = bytes[at];
+      if (BLANKS.has(byte)) continue;
+      const isPart = this.#zip > this.#padding ? LETTERS.has(byte) : byte === PADDING;
+      this.#zip = isPart ? this.#zip - 1 : 0;
+      if (!isPart) return at;
     }
     return at;
   }
@@ -91,6 +94,7 @@ export class Playbook {
     }
     if (Number.isSafeInteger(event.zipfile) && event.zipfile > 0) {
       this.#zip = Math.ceil(event.zipfile / 3) * 4;
+      this.#padding = (3 - event.zipfile % 3) % 3;
       return "";
     }
     if (event.event === "keepalive" || typeof event.stdout !== "string") return "";
