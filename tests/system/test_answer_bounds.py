@@ -31,7 +31,7 @@ ROOM = 200 * MIB
 #: What 24 answers may take: with the smaller tables they take about 45 MiB. There it is the length of a list, and who asks often,
 #: that fail without the bounds.
 MORE = ROOM if FULL else ROOM / 2
-NODES, LINKS, SERVICES = (400, 230, 20) if FULL else (60, 200, 5)
+NODES, LINKS, SERVICES = (400, 230, 20) if FULL else (80, 200, 5)
 JOBS = 1000 if FULL else 250
 #: A page ends with the item that passes the bound.
 PAGE = 1.25 * MIB
