@@ -72,7 +72,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
 ];
 
 /// What `config` may name of the rooms: their options and the values in them.
-const OPTIONS: [&str; 29] = [
+const OPTIONS: [&str; 30] = [
     "congestion::Congestion",
     "controller::options",
     "duration",
@@ -99,6 +99,7 @@ const OPTIONS: [&str; 29] = [
     "work::PythonPlugin",
     "work::Quota",
     "work::Reach",
+    "work::limits::Inherited",
     "work::limits::Limits",
     "work::limits::MaxStdout",
     "work::limits::WhenFull",
