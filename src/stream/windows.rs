@@ -25,6 +25,16 @@ const FIRST_OF_MANY: u64 = 1 << 20;
 /// Bytes that may wait on such a connection to be read. Streams that nobody reads hold up the others of
 /// their dialer once they have filled it, and it opens another connection for the next one.
 const MOST_OF_MANY: u64 = 64 << 20;
+
+/// What a node may have of what is left for others: a part of so many.
+type Share = (u64, u64);
+/// With one more connection that carries many streams, jobs among them.
+const OF_SHARED: Share = (1, 1);
+/// With one more connection of a single stream: clients of proxies open as many as they like.
+const OF_SINGLE: Share = (2, 3);
+/// With a larger window: what its connections have more shall not keep a node from opening others.
+const OF_GROWTH: Share = (1, 2);
+
 /// How much memory the buffers of all streams may have where nothing else is said: an eighth of what there is, or of
 /// what the container may use.
 pub fn default_buffers() -> u64 {
@@ -72,20 +82,11 @@ impl Budget {
 }
 
 impl Taken {
-    /// Takes a connection's first bytes for a node unless it would then have more than it leaves for others.
-    fn take_first(&mut self, node: NameHash, bytes: u64) -> bool {
-        self.take(node, bytes, 1)
-    }
-
-    /// Takes more for a node, of which there has to be twice as much left: what its connections have more shall not
-    /// keep it from opening others.
-    fn take_more(&mut self, node: NameHash, bytes: u64) -> bool {
-        self.take(node, bytes, 2)
-    }
-
-    fn take(&mut self, node: NameHash, bytes: u64, left: u64) -> bool {
+    /// Takes bytes for a node unless it would then have more than that part of what is left for others.
+    fn take(&mut self, node: NameHash, bytes: u64, most: Share) -> bool {
         let own = self.by_node.get(&node).copied().unwrap_or_default() + bytes;
-        let fits = own * left <= self.most.saturating_sub(self.sum + bytes);
+        let (part, of) = most;
+        let fits = own * of <= self.most.saturating_sub(self.sum + bytes) * part;
         if fits {
             self.take_anyway(node, bytes);
         }
@@ -171,9 +172,8 @@ impl Windows {
     /// streams, which clients of proxies have opened as often as they like, leave room for the shared ones, on which jobs
     /// are sent.
     pub(super) fn of_visitor(budget: &Budget, node: NameHash, is_shared: bool) -> Option<Arc<Self>> {
-        let (mut taken, first) = (budget.taken(), 2 * u64::from(FIRST_WINDOW));
-        let fits = if is_shared { taken.take_first(node, first) } else { taken.take_more(node, first) };
-        drop(taken);
+        let share = if is_shared { OF_SHARED } else { OF_SINGLE };
+        let fits = budget.taken().take(node, 2 * u64::from(FIRST_WINDOW), share);
         fits.then(|| Self::first(budget, node))
     }
 
@@ -260,7 +260,7 @@ impl Windows {
         }
         both.sending.passed = 0;
         if let Some(more) = both.sending.growth(connection.stats().path.cwnd * 2)
-            && self.budget.taken().take_more(self.node, more)
+            && self.budget.taken().take(self.node, more, OF_GROWTH)
         {
             both.sending.size += more;
             connection.set_send_window(both.sending.size);
@@ -275,7 +275,7 @@ impl Windows {
     }
 
     fn receive_more(&self, connection: &Connection, receiving: &mut Window, more: u64) {
-        if self.budget.taken().take_more(self.node, more) {
+        if self.budget.taken().take(self.node, more, OF_GROWTH) {
             receiving.size += more;
             connection.set_receive_window(window(receiving.size));
         }
@@ -310,8 +310,12 @@ mod tests {
         let first = 2 * u64::from(FIRST_WINDOW);
         let budget = Budget::new(8 * first);
         let (one, other) = (NameHash(1), NameHash(2));
+        let grown = std::iter::from_fn(|| budget.taken().take(one, first, OF_GROWTH).then_some(())).count() as u64;
+        assert_eq!(grown, 2, "it leaves twice as much");
+        assert_eq!(Windows::of_visitor(&budget, one, false).iter().count(), 1, "though its windows have grown");
+        budget.taken().give_back(one, grown * first);
         let single: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one, false)).collect();
-        assert_eq!(single.len(), 2, "it leaves twice as much");
+        assert_eq!(single.len(), 3, "it leaves half as much again");
         let held: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one, true)).collect();
         assert_eq!(single.len() + held.len(), 4, "half of all");
         let others: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, other, true)).collect();

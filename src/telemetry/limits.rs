@@ -22,12 +22,16 @@ const LEFT_OUT: &str = "lines left out: they came too often";
 /// The rooms whose lines of ordinary running are about jobs, which others submit only as their rights and places allow.
 const ROOMS_OF_JOBS: [&str; 3] = ["meshd::work", "meshd::controller", "meshd::pods"];
 
+/// What its lines tell of are messages of neighbours, which come as fast as these like: one line says what all would.
+const ROOM_OF_MESSAGES: &str = "meshd::node::driver";
+
 /// Lines that a statement of a module may write at once, and in each second after that. Lines for whoever looks for a
 /// fault are asked for, and have no bound.
 fn bound(level: Level, module: &str) -> Option<(f64, f64)> {
     match level {
         // A job is four lines of a control node: this is 5,000 of them as fast as they come, and 432,000 a day.
         Level::INFO if ROOMS_OF_JOBS.iter().any(|room| module.starts_with(room)) => Some((20_000.0, 20.0)),
+        Level::ERROR | Level::WARN if module == ROOM_OF_MESSAGES => Some((10.0, 1.0)),
         // A large mesh comes and goes at once, and so may the jobs of a lost node.
         Level::ERROR | Level::WARN | Level::INFO => Some((500.0, 1.0)),
         _ => None,
