@@ -310,9 +310,14 @@ mod tests {
         let first = 2 * u64::from(FIRST_WINDOW);
         let budget = Budget::new(8 * first);
         let (one, other) = (NameHash(1), NameHash(2));
-        let grown = std::iter::from_fn(|| budget.taken().take(one, first, OF_GROWTH).then_some(())).count() as u64;
+        let grown =
+            std::iter::from_fn(|| budget.taken().take(one, first, OF_GROWTH).then_some(())).count() as u64;
         assert_eq!(grown, 2, "it leaves twice as much");
-        assert_eq!(Windows::of_visitor(&budget, one, false).iter().count(), 1, "though its windows have grown");
+        assert_eq!(
+            Windows::of_visitor(&budget, one, false).iter().count(),
+            1,
+            "though its windows have grown"
+        );
         budget.taken().give_back(one, grown * first);
         let single: Vec<_> = std::iter::from_fn(|| Windows::of_visitor(&budget, one, false)).collect();
         assert_eq!(single.len(), 3, "it leaves half as much again");

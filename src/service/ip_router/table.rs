@@ -126,7 +126,7 @@ impl Table {
         let (costs, network) = (status.path_costs(own), acceptance.options.network.to_string());
         let mut refused: Option<LeftOut> = None;
         let mut offers: BTreeMap<IpNet, Vec<(f64, &NodeId)>> = BTreeMap::new();
-        for (node, net) in offered(status, &network) {
+        for (node, net) in in_turn(offered(status, &network)) {
             let Some(&cost) = costs.get(node).filter(|_| status.routing_table.contains_key(node)) else {
                 continue;
             };
@@ -170,6 +170,20 @@ fn nearest_first(mut nodes: Vec<(f64, &NodeId)>) -> Vec<NameHash> {
     nodes.sort_by(|(a, left), (b, right)| a.total_cmp(b).then(left.cmp(right)));
     nodes.dedup();
     nodes.into_iter().map(|(_, node)| node.hash()).collect()
+}
+
+/// The first network of each node before the second of any: whoever offers many takes no place of others.
+fn in_turn<'a>(offers: impl Iterator<Item = (&'a NodeId, IpNet)>) -> Vec<(&'a NodeId, IpNet)> {
+    let mut offered: BTreeMap<&NodeId, usize> = BTreeMap::new();
+    let mut offers: Vec<_> = offers
+        .map(|(node, net)| {
+            let before = offered.entry(node).or_default();
+            *before += 1;
+            (*before, node, net)
+        })
+        .collect();
+    offers.sort_by_key(|(before, ..)| *before);
+    offers.into_iter().map(|(_, node, net)| (node, net)).collect()
 }
 
 fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'a NodeId, IpNet)> {
@@ -425,10 +439,15 @@ mod tests {
             .collect();
         let mut tags: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tags.extend([ROUTER, ("network", "net")]);
-        let table = table(&status(&[("a", 1.0)], vec![ad("a", &tags)]));
+        let few = [ROUTER, ("network", "net"), ("route_0", "10.1.0.0/24")];
+        let table = table(&status(&[("a", 1.0), ("b", 1.0)], vec![ad("a", &tags), ad("b", &few)]));
         assert_eq!(table.networks().len(), MOST);
+        assert!(
+            table.networks().contains(&net("10.1.0.0/24")),
+            "whoever offers many takes no place of others"
+        );
         let refused = table.refused.unwrap();
-        assert_eq!((refused.why, refused.count, refused.node), (NotFollowed::TooMany, 9, node("a")));
+        assert_eq!((refused.why, refused.count, refused.node), (NotFollowed::TooMany, 10, node("a")));
     }
 
     #[test]
