@@ -69,8 +69,7 @@ function go(isFirst) {
   current = route.view;
   say("");
   for (const anchor of document.querySelectorAll("header nav a")) {
-    if (anchor.hash === `#/${route.word}`) anchor.setAttribute("aria-current", "page");
-    else anchor.removeAttribute("aria-current");
+    anchor.ariaCurrent = anchor.hash === `#/${route.word}` ? "page" : null;
   }
   const needs = VIEWS[route.view];
   view = isOpen(needs) ? needs.open(route) : closed(needs);
@@ -116,9 +115,7 @@ async function look() {
   timer = setTimeout(lookIfSeen, looked.isLate ? PAUSE : (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
 }
 
-function lookIfSeen() {
-  if (!document.hidden) look();
-}
+const lookIfSeen = () => document.hidden || look();
 
 // Reads the view again soon: many events are one look.
 function lookSoon(pause) {

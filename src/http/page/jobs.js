@@ -46,7 +46,6 @@ export function jobsView(route) {
     { head: "State", cell: jobState },
     { head: "Node", cell: job => job.execution_node && nodeLink(job.execution_node) },
     { head: "Group", wide: true, cell: job => job.instance_group && named(job.instance_group) },
-    { head: "Kind", wide: true, cell: job => job.kind },
     { head: "Created", wide: true, cell: job => ago(job.created) },
     { head: "Time", wide: true, cell: job => span(job.elapsed) },
     { head: "Explanation", wide: true, cell: job => named(job.explanation) },

@@ -67,21 +67,16 @@ function aboutLink(one) {
 // Instances by name; none where no controller is, or its store is away: the mesh is shown all the same.
 async function instances() {
   if (!session.controller) return new Map();
-  try {
-    return new Map((await get("instances")).instances.map(one => [one.name, one]));
-  } catch (error) {
-    say(`Instances: ${error.message}`, true);
-    return new Map();
-  }
+  const told = await get("instances").catch(error => say(`Instances: ${error.message}`, true));
+  return new Map(told?.instances.map(one => [one.name, one]));
 }
 
-function ability(instance) {
-  const word = instance.enabled ? "disable" : "enable";
-  const change = async () => {
-    await post(`instances/${encodeURIComponent(instance.name)}/${word}`);
-    return `${instance.name} is ${word}d`;
-  };
-  return action(instance.enabled ? "Disable" : "Enable", change);
+function ability({ name, enabled }) {
+  const word = enabled ? "disable" : "enable";
+  return action(enabled ? "Disable" : "Enable", async () => {
+    await post(`instances/${encodeURIComponent(name)}/${word}`);
+    return `${name} is ${word}d`;
+  });
 }
 
 export function meshView(route) {
@@ -104,8 +99,7 @@ export function meshView(route) {
   }
   const enter = event => {
     event.preventDefault();
-    const [first] = find();
-    if (first !== undefined) choose(first);
+    find().slice(0, 1).forEach(choose);
   };
   search.addEventListener("input", find);
 

@@ -16,15 +16,15 @@ const EMPTY_LINES = 2;
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
 const NEWLINE = 10;
 // What a zip in base64 has, and blanks between.
-const LETTERS = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"));
-const [PADDING, BLANKS] = [61, new Set(new TextEncoder().encode(" \t\n\f\r"))];
+const LETTERS = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="));
+const BLANKS = new Set(new TextEncoder().encode(" \t\n\f\r"));
 
 // The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
-  #parts = [];
+  #decoder = new TextDecoder();
+  #text = "";
   #length = 0;
   #zip = 0;
-  #padding = 0;
   #ended = null;
   #isWithin;
 
@@ -53,31 +53,21 @@ export class Playbook {
   // Behind the part of a zip that begins here. What is no base64 ends it: an invented length hides nothing else.
   #skip(bytes, at) {
     for (; this.#zip > 0 && at < bytes.length; at++) {
-      const byte = bytes[at];
-      if (BLANKS.has(byte)) continue;
-      const isPart = this.#zip > this.#padding ? LETTERS.has(byte) : byte === PADDING;
-      this.#zip = isPart ? this.#zip - 1 : 0;
-      if (!isPart) return at;
+      if (LETTERS.has(bytes[at])) this.#zip -= 1;
+      else if (!BLANKS.has(bytes[at])) [this.#zip, at] = [0, at - 1];
     }
     return at;
   }
 
   #keep(part) {
     this.#length += part.length;
-    if (this.#length <= LONGEST_LINE) this.#parts.push(part.slice());
-    else this.#parts = [];
+    this.#text = this.#length > LONGEST_LINE ? "" : this.#text + this.#decoder.decode(part, { stream: true });
   }
 
   #line() {
-    const whole = new Uint8Array(this.#length <= LONGEST_LINE ? this.#length : 0);
-    let at = 0;
-    for (const part of this.#parts) {
-      whole.set(part, at);
-      at += part.length;
-    }
-    [this.#parts, this.#length] = [[], 0];
-    const line = this.#isWithin ? "" : new TextDecoder().decode(whole);
-    this.#isWithin = false;
+    const [rest, isCut] = [this.#decoder.decode(), this.#isWithin || this.#length > LONGEST_LINE];
+    const line = isCut ? "" : this.#text + rest;
+    [this.#text, this.#length, this.#isWithin] = ["", 0, false];
     try {
       return this.#event(JSON.parse(line));
     } catch {
@@ -94,7 +84,6 @@ export class Playbook {
     }
     if (Number.isSafeInteger(event.zipfile) && event.zipfile > 0) {
       this.#zip = Math.ceil(event.zipfile / 3) * 4;
-      this.#padding = (3 - event.zipfile % 3) % 3;
       return "";
     }
     if (event.event === "keepalive" || typeof event.stdout !== "string") return "";
@@ -121,12 +110,9 @@ export class Screen {
     this.where = where;
     const tail = el("label", { class: "check" }, this.tail, "Keep the end in sight");
     this.element = el("div", {}, tail, this.box, this.note);
-    this.box.addEventListener("scroll", () => { this.tail.checked = this.#isAtEnd(); });
+    const isAtEnd = () => this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 4;
+    this.box.addEventListener("scroll", () => { this.tail.checked = isAtEnd(); });
     this.say();
-  }
-
-  #isAtEnd() {
-    return this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 4;
   }
 
   // What is to say below it.
@@ -185,8 +171,7 @@ export class Screen {
     for (let at = 0; at < numbers.length; at += 1) {
       const code = numbers[at];
       if (code === 0) [this.#colour, this.#isBold] = ["", false];
-      else if (code === 1) this.#isBold = true;
-      else if (code === 22) this.#isBold = false;
+      else if (code === 1 || code === 22) this.#isBold = code === 1;
       else if (code >= 30 && code <= 37) this.#colour = `c${code - 30}`;
       else if (code >= 90 && code <= 97) this.#colour = `c${code - 90}`;
       else if (code === 39) this.#colour = "";

@@ -119,12 +119,9 @@ export class Picture {
     this.drawing = svg("svg", about, this.lines, this.marks);
     this.drawing.addEventListener("keydown", event => this.#press(event));
     this.element = el("div", { id: "picture" }, this.drawing);
-    this.observer = new ResizeObserver(() => this.#draw());
-    this.observer.observe(this.element);
-  }
-
-  close() {
-    this.observer.disconnect();
+    const observer = new ResizeObserver(() => this.#draw());
+    observer.observe(this.element);
+    this.close = () => observer.disconnect();
   }
 
   show(nodes, links) {
