@@ -84,7 +84,7 @@ pub struct Parameter {
     pub bare: bool,
     /// True if this version makes no use of it.
     pub without_effect: bool,
-    /// True if only configurations of earlier versions have it.
+    /// True if only configurations of earlier versions, or of receptor, have it.
     pub former: bool,
     /// Its declaration's comment: the first line is the help text, the rest is for the reference.
     pub docs: &'static [&'static str],
@@ -182,7 +182,7 @@ impl Directive {
         DIRECTIVES.iter().find(|directive| directive.name.eq_ignore_ascii_case(name))
     }
 
-    /// Its parameters, without those of earlier versions.
+    /// Its parameters, without those that only others' configurations have.
     pub fn current(&self) -> impl Iterator<Item = &Parameter> {
         self.parameters.iter().filter(|parameter| !parameter.former)
     }

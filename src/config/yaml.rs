@@ -221,6 +221,10 @@ impl Reader<'_> {
 
 /// The directive's own name. An unknown one stays as it is, so that the error names it as written.
 fn singular(key: &str) -> &str {
+    // Receptor's spelling: it names each other directive with hyphens.
+    if key.eq_ignore_ascii_case("iprouters") {
+        return "ip-router";
+    }
     let stem = key.strip_suffix(['s', 'S']);
     stem.filter(|stem| Directive::find(key).is_none() && Directive::find(stem).is_some()).unwrap_or(key)
 }
@@ -228,7 +232,7 @@ fn singular(key: &str) -> &str {
 /// Whether a directive without parameters is switched on, as `true`, or as `local: true` in the words of receptor's own
 /// examples.
 fn switch(name: &str, given: &Located) -> Option<bool> {
-    Directive::find(name).filter(|directive| directive.parameters.is_empty())?;
+    Directive::find(name).filter(|directive| directive.current().next().is_none())?;
     match (&given.value, given.entries()) {
         (Value::Flag(on), _) => Some(*on),
         (_, [(name, Located { value: Value::Flag(on), .. })]) => {

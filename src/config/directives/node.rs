@@ -63,7 +63,16 @@ directive! {
 directive! {
     /// Runs without any link to other nodes
     "local-only" in Node [singleton];
-    LocalOnly => () {} make ()
+    LocalOnly => () {
+        /// receptor's, which does nothing with it either
+        local: Option<bool> [former],
+    }
+    warn says_nothing(local);
+    make ()
+}
+
+fn says_nothing(local: &Option<bool>) -> Option<&'static str> {
+    local.map(|_| "`local` has no effect: the node has no links, whatever it says; delete that")
 }
 
 directive! {

@@ -5,6 +5,7 @@ mod controller;
 mod documents;
 mod exposed;
 mod reading;
+mod receptor;
 mod reloading;
 mod scalars;
 
