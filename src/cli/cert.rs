@@ -6,7 +6,7 @@ mod verify;
 pub(crate) use verify::NodeProfiles;
 
 use std::{
-    io::{self, BufRead, IsTerminal, Write},
+    io::{self, BufRead, IsTerminal},
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -238,7 +238,7 @@ impl MakeRequest {
 
 impl SignRequest {
     fn run(self, output: Output) -> Result<Exit, Failure> {
-        let agree = |names: &Names| self.verify || ask(names);
+        let agree = |names: &Names| self.verify || ask(names, "--verify");
         let authority = (self.cacert.as_path(), self.cakey.as_path());
         commands::sign_request(&self.req, authority, self.validity.dates(), &self.outcert, agree)
             .map_err(failed)?;
@@ -246,20 +246,20 @@ impl SignRequest {
     }
 }
 
-/// Asks a person whether to sign for these names. Where nobody can answer, the answer is no.
-pub(crate) fn ask(names: &Names) -> bool {
-    let mut question = String::new();
+/// Asks a person whether to sign for these names. Where nobody can answer, the answer is no, and `without` says how to
+/// sign without asking. A standard input that is no terminal is not ours to read: it may be the script that we run in.
+pub(crate) fn ask(names: &Names, without: &str) -> bool {
+    let tell = |text: &str| eprint!("{}", terminal::shown(text, Colours::Dropped));
     if !io::stdin().is_terminal() {
-        question = format!(
-            "Nobody is there to ask whether to sign for {names}: give --verify to sign without asking.\n"
-        );
+        tell(&format!(
+            "Nobody is there to ask whether to sign for {names}: give {without} to sign without asking.\n"
+        ));
+        return false;
     }
-    let subject = &names.subject;
-    question += &format!(
-        "Requested certificate:\n  Subject: {subject}\n  Names: {names}\nSign certificate (yes/no)? "
-    );
-    eprint!("{}", terminal::shown(&question, Colours::Dropped));
-    let _only_looks_worse = io::stderr().flush();
+    tell(&format!(
+        "Requested certificate:\n  Subject: {}\n  Names: {names}\nSign certificate (yes/no)? ",
+        names.subject
+    ));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")

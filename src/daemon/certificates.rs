@@ -10,8 +10,8 @@ use crate::tls::commands::{self, CommandError};
 use crate::tls::make::{Dates, KeyKind};
 
 /// Carries out the command of a configuration that has one, and prints a failure on standard error. `ask` asks a
-/// person whether to sign.
-pub(super) fn run(config: &Config, ask: fn(&Names) -> bool) -> Option<ExitCode> {
+/// person whether to sign, and says what to give where nobody is there.
+pub(super) fn run(config: &Config, ask: fn(&Names, &str) -> bool) -> Option<ExitCode> {
     let done = if let Some(init) = &config.cert_init {
         let dates = Dates { not_before: init.not_before, not_after: init.not_after };
         let kind = KeyKind::Rsa(init.bits);
@@ -30,10 +30,10 @@ pub(super) fn run(config: &Config, ask: fn(&Names) -> bool) -> Option<ExitCode> 
     })
 }
 
-fn sign_request(request: &CertSignRequest, ask: fn(&Names) -> bool) -> Result<(), CommandError> {
+fn sign_request(request: &CertSignRequest, ask: fn(&Names, &str) -> bool) -> Result<(), CommandError> {
     let authority = (request.ca_cert.as_path(), request.ca_key.as_path());
     let dates = Dates { not_before: request.not_before, not_after: request.not_after };
     commands::sign_request(&request.request, authority, dates, &request.out_cert, |names| {
-        request.verify || ask(names)
+        request.verify || ask(names, "verify=true")
     })
 }

@@ -85,7 +85,7 @@ impl Failure {
 
 /// Runs a node as the arguments (without the program's name) say. Returns when it has ended. `ask_to_sign` asks a
 /// person whether to sign a certificate for these names.
-pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names) -> bool) -> ExitCode {
+pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names, &str) -> bool) -> ExitCode {
     if let Some(code) = crate::os::first_process::run_if_first() {
         return code;
     }

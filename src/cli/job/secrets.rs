@@ -2,7 +2,8 @@
 //! lines of standard input.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
@@ -55,21 +56,29 @@ async fn ask(question: String) -> Result<String, Failure> {
 }
 
 fn read_line(terminal: Option<File>, question: &str) -> io::Result<String> {
-    let mut line = String::new();
-    let count = match terminal {
+    let line = match terminal {
         Some(mut terminal) => {
             terminal.write_all(question.as_bytes())?;
-            let mut reader = BufReader::new(terminal);
-            let count = reader.read_line(&mut line)?;
-            reader.into_inner().write_all(b"\n")?;
-            count
+            let line = line_of(&terminal)?;
+            terminal.write_all(b"\n")?;
+            line
         }
-        None => io::stdin().read_line(&mut line)?,
+        None => line_of(&File::from(io::stdin().as_fd().try_clone_to_owned()?))?,
     };
-    if count == 0 {
+    if line.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    let line = String::from_utf8(line).map_err(|_| io::ErrorKind::InvalidData)?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Takes one line and nothing behind it, which may be another's: the next answer, or the rest of the script that we run in.
+fn line_of(mut input: impl Read) -> io::Result<Vec<u8>> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\n") && input.read(&mut byte)? == 1 {
+        line.extend(byte);
+    }
+    Ok(line)
 }
 
 /// The terminal shows nothing that is typed for as long as this lives.
@@ -92,5 +101,20 @@ impl Drop for Hidden {
     fn drop(&mut self) {
         // A terminal that is gone needs no restoring.
         let _ = tcsetattr(&self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_behind_an_answer_stay_where_they_are() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"secret\nchmod 0400 ca.key\n").unwrap();
+        drop(writer);
+        assert_eq!(line_of(&reader).unwrap(), b"secret\n");
+        assert_eq!(io::read_to_string(&reader).unwrap(), "chmod 0400 ca.key\n");
+        assert_eq!(line_of(&reader).unwrap(), b"");
     }
 }
