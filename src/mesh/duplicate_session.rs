@@ -57,9 +57,9 @@ impl Mesh {
         let peer = established.peer.clone();
         for contester in self.sessions.contesters(session) {
             self.sessions.remove(contester);
-            let reason = CloseReason::AlreadyConnected(peer.clone());
+            let (peer, reason) = (Some(peer.clone()), CloseReason::AlreadyConnected(peer.clone()));
             self.outbox.send(contester, Bytes::from_static(REJECT), Class::Control);
-            self.outbox.report(Event::CloseSession { session: contester, peer: None, reason });
+            self.outbox.report(Event::CloseSession { session: contester, peer, reason });
         }
     }
 

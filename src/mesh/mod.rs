@@ -147,6 +147,11 @@ impl Mesh {
         self.sessions.peer(session)
     }
 
+    /// Whether the neighbour on a session has let this node in: it lists it among its own.
+    pub fn is_let_in(&self, session: SessionId) -> bool {
+        self.sessions.established(session).is_some_and(|established| established.listed.is_some())
+    }
+
     /// A link has come up, dialled or accepted: introduces this node on it.
     pub fn handle_session_opened(&mut self, session: SessionId, policy: LinkPolicy, now: Now) {
         self.sessions.open(session, policy, now.tick);
@@ -325,6 +330,7 @@ impl Mesh {
 
     /// Ends a session and all that depends on it; a reject goes out before, if the reason asks for one.
     fn close(&mut self, session: SessionId, reason: CloseReason, now: Now) {
+        let contested = self.sessions.contested_peer(session).cloned();
         let Some(gone) = self.sessions.remove(session) else { return };
         let (peer, held) = gone.map(|gone| (gone.peer, gone.held)).unzip();
         if reason.rejects() {
@@ -336,7 +342,7 @@ impl Mesh {
             self.own_update.request(now.tick);
             self.forwarding.request(now.tick);
         }
-        self.outbox.report(Event::CloseSession { session, peer: peer.clone(), reason });
+        self.outbox.report(Event::CloseSession { session, peer: peer.clone().or(contested), reason });
         if let Some(peer) = peer {
             self.promote_contester(session, peer, now);
         }

@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::dial::Dial;
 use super::forwarding::{Forwarding, ForwardingPlane};
 use super::handle::StopCause;
-use super::link_log;
+use super::link_log::{Ended, LinkLog};
 use super::port::{Notice, ServicePort};
 use super::queue::IfFull;
 use super::session::{SessionContext, SessionShared};
@@ -29,7 +29,7 @@ use crate::mesh::{
     Class, CloseReason, ComputedRoutes, Event, LinkPolicy, Mesh, Neighbour, RouteComputation, SendError,
     SessionId,
 };
-use crate::wire::{DataHeader, NodeId, Problem, ServiceName, Unreachable};
+use crate::wire::{Cost, DataHeader, NodeId, Problem, ServiceName, Unreachable};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
@@ -72,6 +72,9 @@ pub(super) struct Driver {
     pub(super) max_idle: Duration,
     pub(super) inbox_sender: mpsc::Sender<Input>,
     pub(super) sessions: BTreeMap<SessionId, Arc<SessionShared>>,
+    /// Sessions whose peers have introduced themselves, and may still refuse this node.
+    pub(super) introduced: BTreeMap<SessionId, (NodeId, Cost)>,
+    pub(super) link_log: LinkLog,
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
@@ -131,7 +134,11 @@ impl Driver {
     fn take(&mut self, input: Input) {
         let now = self.clock.now();
         match input {
-            Input::Packet(session, message, _turn) => self.mesh.handle_packet(session, message, now),
+            Input::Packet(session, message, _turn) => {
+                self.mesh.handle_packet(session, message, now);
+                self.flush();
+                self.note_let_in(session);
+            }
             Input::Opened(new) => self.open(*new),
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
@@ -264,12 +271,11 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::SessionUp { session, peer, cost } => {
-                let shared = self.sessions.get(&session);
-                if let Some(shared) = shared {
+                if let Some(shared) = self.sessions.get(&session) {
                     shared.established.store(true, Ordering::Release);
                     shared.note_peer(&peer);
                 }
-                link_log::connected(session, &peer, cost, shared.map(|shared| &**shared));
+                self.introduced.insert(session, (peer, cost));
                 self.publish();
             }
             Event::Behind { session } => self.send_missing(session),
@@ -317,10 +323,23 @@ impl Driver {
         tokio::task::spawn_blocking(move || drop(inbox.blocking_send(Input::Routes(computation.run()))));
     }
 
+    /// Tells of a link that is up, once its peer lets this node in.
+    fn note_let_in(&mut self, session: SessionId) {
+        if self.mesh.is_let_in(session)
+            && let Some((peer, cost)) = self.introduced.remove(&session)
+            && let Some(shared) = self.sessions.get(&session)
+        {
+            self.link_log.connected(&peer, cost, shared);
+        }
+    }
+
     fn on_close(&mut self, session: SessionId, peer: Option<&NodeId>, reason: &CloseReason) {
-        let shared = self.sessions.remove(&session);
-        link_log::ended(session, peer, shared.as_deref(), reason);
-        if let Some(shared) = shared {
+        let is_undecided = self.introduced.remove(&session).is_some();
+        if let Some(shared) = self.sessions.remove(&session) {
+            let was_up = !is_undecided && shared.established.load(Ordering::Acquire);
+            let is_other = |id: &&SessionId| peer.is_some() && self.mesh.peer(**id) == peer;
+            let other = self.sessions.keys().find(is_other).map(|id| self.sessions[id].direction);
+            self.link_log.ended(&Ended { peer, on: &shared, reason, was_up, other });
             // One that was refused, as there is another session with it, is known as well.
             peer.into_iter().for_each(|peer| shared.note_peer(peer));
             shared.close();

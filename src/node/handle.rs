@@ -15,6 +15,7 @@ use super::clock::Clock;
 use super::dial::{DialStatus, Dials};
 use super::driver::{Command, Driver, Input};
 use super::forwarding::ForwardingPlane;
+use super::link_log::LinkLog;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
 use crate::mesh::firewall::Rule;
@@ -112,6 +113,8 @@ impl NodeHandle {
             max_idle,
             inbox_sender: inbox.clone(),
             sessions: BTreeMap::new(),
+            introduced: BTreeMap::new(),
+            link_log: LinkLog::default(),
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),

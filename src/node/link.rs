@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use super::dial::Dial;
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
-use super::link_log::{RefusalLog, host_of};
+use super::link_log::{RefusalLog, cannot_reach, host_of};
 use super::pending_sessions::PendingSessions;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
@@ -110,6 +110,7 @@ impl LinkTask {
             };
             match accepted {
                 Ok(session) => {
+                    refusals.forget(&session.info.peer);
                     let (link, policy) = (link.clone(), policy.clone());
                     sessions.spawn(async move { link.run(session, policy).await });
                 }
@@ -129,7 +130,6 @@ impl LinkTask {
     }
 
     async fn keep_dialled(self, spec: DialSpec, mut redial: Redial, policy: LinkPolicy) {
-        let mut logged = String::new();
         loop {
             let dialled = tokio::select! {
                 biased;
@@ -139,20 +139,12 @@ impl LinkTask {
             };
             let wait = match dialled {
                 Ok(session) => {
-                    logged.clear();
                     let start = Instant::now();
                     self.run(session, policy.clone()).await;
                     redial.after_session(start.elapsed())
                 }
                 Err(failure) => {
-                    // Logged once for each reason, and each time at debug.
-                    let reason = failure.to_string();
-                    if logged == reason {
-                        debug!(%failure, "still cannot reach peer");
-                    } else {
-                        warn!(%failure, "cannot reach peer, will go on trying");
-                        logged = reason;
-                    }
+                    self.dial.iter().for_each(|dial| cannot_reach(dial, failure.to_string()));
                     redial.after_failed_dial()
                 }
             };

@@ -1,38 +1,58 @@
 //! The log lines about links that come and go.
 //!
-//! Owns their levels. Others may connect as often as they like, which uses up the lines that a statement may write. So
-//! links that this node dials, which are paced by their back-off, have statements of their own.
+//! Owns their levels, and that a link which ends for the same reason at each attempt is told once. Others may connect as
+//! often as they like, which uses up the lines that a statement may write. So links that this node dials, which are paced
+//! by their back-off, have statements of their own.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use tracing::{debug, info, warn};
 
+use super::dial::{Dial, LinkEnd};
 use super::session::SessionShared;
 use crate::backend::{AcceptError, Direction};
-use crate::mesh::{CloseReason, SessionId};
+use crate::mesh::CloseReason;
 use crate::wire::{Cost, NodeId};
 
-/// Old neighbours that are remembered.
-const MOST_HOSTS: usize = 256;
+/// Reasons that are remembered for neighbours which others dial.
+const MOST_REASONS: usize = 256;
 
 /// The host of `host:port`.
 pub(super) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _port)| host)
 }
 
+/// What was told about whom: others dial again and again, and have no memory of ours.
+#[derive(Debug, Default)]
+struct Told(BTreeSet<(String, String)>);
+
+impl Told {
+    /// True if this reason was not told of the host before, or was forgotten for others.
+    fn is_news(&mut self, host: &str, reason: String) -> bool {
+        let told = (host.to_owned(), reason);
+        if !self.0.contains(&told) && self.0.len() >= MOST_REASONS {
+            self.0.clear();
+        }
+        self.0.insert(told)
+    }
+
+    /// A link with the host is up: what goes wrong from here on is news.
+    fn forget(&mut self, host: &str) {
+        self.0.retain(|(known, _)| known != host);
+    }
+}
+
 /// The lines about clients of one listener that did not become sessions.
 #[derive(Debug, Default)]
-pub(super) struct RefusalLog {
-    /// Hosts of neighbours that have to be upgraded and go on dialling, which is told once.
-    upgrades: BTreeSet<String>,
-}
+pub(super) struct RefusalLog(Told);
 
 impl RefusalLog {
     pub(super) fn log(&mut self, error: &AcceptError) {
         let is_news = match error {
-            AcceptError::Upgrade { peer, .. } => self.note_upgrade(host_of(peer)),
-            AcceptError::Tls { .. } | AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
+            // Neighbours that have to be upgraded go on dialling, which is told once, whatever they ask for.
+            AcceptError::Upgrade { peer, .. } => self.0.is_news(host_of(peer), String::new()),
+            AcceptError::Tls { peer, source, .. } => self.0.is_news(host_of(peer), source.to_string()),
+            AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
         };
         if is_news {
             warn!(%error, "neighbour refused");
@@ -41,84 +61,178 @@ impl RefusalLog {
         }
     }
 
-    /// True if the host was not noted before, or was forgotten for others.
-    fn note_upgrade(&mut self, host: &str) -> bool {
-        if !self.upgrades.contains(host) && self.upgrades.len() >= MOST_HOSTS {
-            self.upgrades.clear();
-        }
-        self.upgrades.insert(host.to_owned())
+    /// A client of this address has become a session.
+    pub(super) fn forget(&mut self, peer: &str) {
+        self.0.forget(host_of(peer));
     }
+}
+
+/// A dial gave no session. Each time at debug, if that is no news.
+pub(super) fn cannot_reach(dial: &Dial, failure: String) {
+    if dial.note_end(&LinkEnd::Failed(failure.clone())) {
+        warn!(failure, "cannot reach peer, will go on trying");
+    } else {
+        debug!(failure, "still cannot reach peer");
+    }
+}
+
+/// The end of a session.
+#[derive(Debug)]
+pub(super) struct Ended<'a> {
+    /// The neighbour, if it had introduced itself.
+    pub(super) peer: Option<&'a NodeId>,
+    pub(super) on: &'a SessionShared,
+    pub(super) reason: &'a CloseReason,
+    /// The peer had let this node in.
+    pub(super) was_up: bool,
+    /// The direction of another session with the same node.
+    pub(super) other: Option<Direction>,
 }
 
 /// A line about a link, by a statement for those that this node dials or by one for those that others dial.
 macro_rules! by_direction {
     ($level:ident, $on:expr, $($line:tt)+) => {
-        match $on.is_some_and(|shared| shared.direction == Direction::Outbound) {
-            true => $level!($($line)+),
-            false => $level!($($line)+),
+        match $on.direction {
+            Direction::Outbound => $level!($($line)+),
+            Direction::Inbound => $level!($($line)+),
         }
     };
 }
 
-/// A neighbour has introduced itself.
-pub(super) fn connected(session: SessionId, peer: &NodeId, cost: Cost, on: Option<&SessionShared>) {
-    by_direction!(info, on, %session, %peer, cost = cost.get(), "connected");
-}
+/// The lines about sessions.
+#[derive(Debug, Default)]
+pub(super) struct LinkLog(Told);
 
-/// A session has ended.
-pub(super) fn ended(
-    session: SessionId,
-    peer: Option<&NodeId>,
-    on: Option<&SessionShared>,
-    reason: &CloseReason,
-) {
-    let peer = peer.map_or("unknown", NodeId::as_str);
-    let address = on.map_or("", |shared| &shared.address);
-    match reason {
-        CloseReason::LinkClosed => link_closed(session, peer, on),
-        CloseReason::NoIntroduction => debug!(%session, peer, address, %reason, "disconnected"),
-        CloseReason::Idle(_) | CloseReason::Silent(_) | CloseReason::Superseded => {
-            by_direction!(warn, on, %session, peer, address, %reason, "disconnected");
+impl LinkLog {
+    /// A neighbour has introduced itself, and has let this node in.
+    pub(super) fn connected(&mut self, peer: &NodeId, cost: Cost, on: &SessionShared) {
+        match &on.dial {
+            Some(dial) => dial.note_up(),
+            None => self.0.forget(host_of(&on.address)),
         }
-        CloseReason::OwnId
-        | CloseReason::NotAllowed(_)
-        | CloseReason::NotCertified { .. }
-        | CloseReason::AlreadyConnected(_)
-        | CloseReason::PeerChanged { .. }
-        | CloseReason::CostDisagreement { .. }
-        | CloseReason::TooManyLinks { .. }
-        | CloseReason::Crowded { .. }
-        | CloseReason::NoLongerListsUs
-        | CloseReason::RejectedByPeer => {
-            by_direction!(warn, on, %session, peer, address, %reason, "connection refused");
+        let session = on.id;
+        by_direction!(info, on, %session, %peer, cost = cost.get(), "connected");
+    }
+
+    /// A session has ended. One that was up is news each time; of the others, anybody can connect to a listener and leave.
+    pub(super) fn ended(&mut self, ended: &Ended<'_>) {
+        let Ended { on, reason, .. } = ended;
+        let (session, address, why) = (on.id, &on.address, ended.why());
+        let peer = ended.peer.map_or("unknown", NodeId::as_str);
+        let end = ended.end();
+        let is_news = match (&on.dial, &end) {
+            (Some(dial), LinkEnd::Failed(_)) => {
+                return cannot_reach(dial, format!("cannot connect to {address}: {why}"));
+            }
+            (Some(dial), _) => dial.note_end(&end),
+            (None, LinkEnd::Refused(_) | LinkEnd::RefusedByPeer) => {
+                self.0.is_news(host_of(address), reason.to_string())
+            }
+            (None, LinkEnd::Failed(_) | LinkEnd::InReserve(_)) => false,
+            (None, LinkEnd::Lost(_)) => true,
+        };
+        let is_refusal = reason.rejects() || **reason == CloseReason::RejectedByPeer;
+        match end {
+            _ if !is_news => debug!(%session, peer, address, why, "disconnected"),
+            LinkEnd::InReserve(other) => {
+                let by =
+                    if other == Direction::Inbound { "its own dial" } else { "another dial of this node" };
+                info!(peer, address, by, "neighbour is linked already: this dial is in reserve");
+            }
+            LinkEnd::Lost(_) if **reason == CloseReason::LinkClosed => {
+                by_direction!(info, on, %session, peer, address, cause = why, "disconnected");
+            }
+            LinkEnd::Lost(_) if !is_refusal => {
+                by_direction!(warn, on, %session, peer, address, %reason, "disconnected");
+            }
+            LinkEnd::Lost(_) | LinkEnd::Refused(_) | LinkEnd::RefusedByPeer | LinkEnd::Failed(_) => {
+                by_direction!(warn, on, %session, peer, address, %reason, "connection refused");
+            }
         }
     }
 }
 
-/// Anybody can connect to a listener and leave, which is no news. A dialled neighbour that leaves before it has
-/// introduced itself has a reason.
-fn link_closed(session: SessionId, peer: &str, on: Option<&SessionShared>) {
-    let Some(shared) = on else { return };
-    let address = &shared.address;
-    let cause = shared.cause.get().map_or("", String::as_str);
-    match (shared.established.load(Ordering::Acquire), shared.direction) {
-        (true, _) => by_direction!(info, on, %session, peer, address, cause, "disconnected"),
-        (false, Direction::Inbound) => debug!(%session, peer, address, cause, "disconnected"),
-        (false, Direction::Outbound) => {
-            warn!(%session, peer, address, cause, "disconnected before the neighbour introduced itself");
+impl Ended<'_> {
+    fn why(&self) -> String {
+        let cause = self.on.cause.get().filter(|_| *self.reason == CloseReason::LinkClosed);
+        cause.cloned().unwrap_or_else(|| self.reason.to_string())
+    }
+
+    fn end(&self) -> LinkEnd {
+        // Two that dial us under one name are not one node that two dials lead to.
+        let is_ours = |other: &Direction| [self.on.direction, *other].contains(&Direction::Outbound);
+        match self.other.filter(is_ours) {
+            _ if self.was_up => LinkEnd::Lost(self.why()),
+            Some(other) => LinkEnd::InReserve(other),
+            None if *self.reason == CloseReason::RejectedByPeer => LinkEnd::RefusedByPeer,
+            None if self.reason.rejects() => LinkEnd::Refused(self.why()),
+            None => LinkEnd::Failed(self.why()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::backend::{DialSpec, SessionInfo, UdpDialOptions};
+    use crate::mesh::{SessionId, Tick};
+    use crate::node::dial::Dials;
 
     #[test]
-    fn an_old_neighbour_is_told_from_new_ones_and_their_number_is_bounded() {
-        let mut log = RefusalLog::default();
-        assert!(log.note_upgrade("a") && !log.note_upgrade("a") && log.note_upgrade("b"));
-        (0..10_000).for_each(|number| assert!(log.note_upgrade(&number.to_string())));
-        assert!(log.upgrades.len() <= MOST_HOSTS && !log.note_upgrade("9999"));
+    fn what_was_told_of_a_host_is_told_once_and_its_number_is_bounded() {
+        let mut told = Told::default();
+        let mut is_news = |host: &str, reason: &str| told.is_news(host, reason.to_owned());
+        assert!(is_news("a", "x") && !is_news("a", "x") && is_news("b", "x") && is_news("a", "y"));
+        (0..10_000).for_each(|number| assert!(is_news(&number.to_string(), "")));
+        assert!(told.0.len() <= MOST_REASONS && !told.is_news("9999", String::new()));
+        told.forget("9999");
+        assert!(told.is_news("9999", String::new()) && !told.is_news("9998", String::new()));
+    }
+
+    fn session(direction: Direction, dial: Option<&Arc<Dial>>) -> SessionShared {
+        let info =
+            SessionInfo { transport: "tcp", peer: "host:1".to_owned(), direction, certified_nodes: None };
+        SessionShared::new(SessionId(1), &info, Arc::default(), dial.cloned(), Tick::at(Duration::ZERO))
+    }
+
+    #[test]
+    fn a_dial_that_ends_for_the_same_reason_is_told_once_until_it_is_up() {
+        let dials = Dials::default();
+        let dial = dials.add(&DialSpec::Udp(UdpDialOptions { address: "host:1".to_owned() }));
+        let (on, mut log, peer) =
+            (session(Direction::Outbound, Some(&dial)), LinkLog::default(), NodeId::new("b").unwrap());
+        let known = || dials.all()[0].ended.clone();
+        let mut end = |reason: CloseReason, other: Option<Direction>| {
+            let before = known();
+            log.ended(&Ended { peer: Some(&peer), on: &on, reason: &reason, was_up: false, other });
+            (known() != before).then(known).flatten()
+        };
+        let rejected = || CloseReason::RejectedByPeer;
+        let living = || CloseReason::AlreadyConnected(peer.clone());
+        let failed = end(CloseReason::NoIntroduction, None);
+        assert!(matches!(failed, Some(LinkEnd::Failed(_))), "{failed:?}");
+        assert_eq!(end(CloseReason::NoIntroduction, None), None);
+        assert_eq!(end(rejected(), None), Some(LinkEnd::RefusedByPeer));
+        let own = end(CloseReason::OwnId, None);
+        assert!(matches!(own, Some(LinkEnd::Refused(_))), "{own:?}");
+        assert_eq!(end(CloseReason::OwnId, None), None);
+        let reserve = Some(LinkEnd::InReserve(Direction::Inbound));
+        assert_eq!(end(living(), Some(Direction::Inbound)), reserve);
+        assert_eq!(end(rejected(), Some(Direction::Inbound)), None);
+        log.connected(&peer, Cost::new(1.0).unwrap(), &on);
+        assert_eq!(known(), None);
+        log.ended(&Ended { peer: None, on: &on, reason: &rejected(), was_up: false, other: None });
+        assert_eq!(known(), Some(LinkEnd::RefusedByPeer), "told again");
+    }
+
+    #[test]
+    fn two_nodes_of_one_name_are_told_from_a_neighbour_that_both_ends_dial() {
+        let (on, reason) = (session(Direction::Inbound, None), CloseReason::RejectedByPeer);
+        let end = |other| Ended { peer: None, on: &on, reason: &reason, was_up: false, other }.end();
+        assert_eq!(end(Some(Direction::Outbound)), LinkEnd::InReserve(Direction::Outbound));
+        assert_eq!(end(Some(Direction::Inbound)), LinkEnd::RefusedByPeer);
     }
 }

@@ -26,7 +26,7 @@ mod session;
 mod socket;
 mod stats;
 
-pub use dial::DialStatus;
+pub use dial::{DialStatus, LinkEnd};
 pub use handle::{Changes, CountedBy, NodeHandle, NodeOptions, Queues, StopCause, epoch};
 pub use link::{LinkHandle, LinkSpec};
 pub use ping::{PingError, PingReply};

@@ -51,7 +51,7 @@ pub(super) struct SessionShared {
     pub(super) id: SessionId,
     pub(super) direction: Direction,
     /// The peer that was dialled, if one was.
-    dial: Option<Arc<Dial>>,
+    pub(super) dial: Option<Arc<Dial>>,
     pub(super) queue: Arc<Queue>,
     /// Room for messages that wait for the core.
     pending: Arc<Semaphore>,

@@ -10,7 +10,7 @@ use crate::backend::{self, DialFailure, DialSpec};
 use crate::config::{Component, Config};
 use crate::daemon::wiring;
 use crate::mesh::Status;
-use crate::node::{LinkSpec, LinkStatus};
+use crate::node::{DialStatus, LinkEnd, LinkSpec, LinkStatus};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::tls::Profiles;
 use crate::wire::NodeId;
@@ -63,9 +63,15 @@ pub(super) fn of_name(node: &NodeId, status: &Status) -> Option<Finding> {
     Some(Finding::fault(format_args!("node {node}"), what, remedy))
 }
 
-/// The peers of the configuration that have no session, each dialled once to learn why.
-pub(super) async fn of_peers(config: &Config, profiles: &Profiles, sessions: &[LinkStatus]) -> Vec<Finding> {
-    let dials = config.components().into_iter().filter_map(|component| {
+/// The peers of the configuration that have no session. Each is dialled once to learn why, unless the node there is linked
+/// otherwise.
+pub(super) async fn of_peers(
+    config: &Config,
+    profiles: &Profiles,
+    sessions: &[LinkStatus],
+    dials: &[DialStatus],
+) -> Vec<Finding> {
+    let peers = config.components().into_iter().filter_map(|component| {
         let Component::Link(link) = &component else { return None };
         match wiring::link_spec(link, profiles) {
             Ok(LinkSpec::Dial { spec, .. }) => Some((component.to_string(), spec)),
@@ -73,9 +79,26 @@ pub(super) async fn of_peers(config: &Config, profiles: &Profiles, sessions: &[L
         }
     });
     let is_up = |spec: &DialSpec| sessions.iter().any(|link| link.address == spec.address());
-    let down = dials.filter(|(_, spec)| !is_up(spec));
-    let asked = down.map(|(place, spec)| async move { of_peer(&place, &spec, &dial(&spec).await) });
+    let down = peers.filter(|(_, spec)| !is_up(spec));
+    let asked = down.map(|(place, spec)| async move {
+        let status = dials.iter().find(|dial| dial.address == spec.to_string());
+        let node = status.and_then(|status| status.node_id.as_ref());
+        match sessions.iter().find(|link| Some(&link.node_id) == node) {
+            Some(link) => in_reserve(&place, link),
+            None => {
+                let ended = status.and_then(|status| status.ended.as_ref());
+                of_peer(&place, &spec, &dial(&spec).await, ended)
+            }
+        }
+    });
     futures_util::future::join_all(asked).await
+}
+
+/// That both ends dial is no fault.
+fn in_reserve(place: &str, link: &LinkStatus) -> Finding {
+    let LinkStatus { node_id, transport, address, .. } = link;
+    let what = format!("{node_id} is linked already, by {transport} {address}: this dial is in reserve");
+    Finding::advice(place, what, "nothing is wrong; where both ends dial, one of the two lines is enough")
 }
 
 /// What comes of one dial.
@@ -105,8 +128,10 @@ async fn dial(spec: &DialSpec) -> Dialled {
     }
 }
 
+const AGAIN: &str = "look again in a moment; if it stays so, the logs of both ends say why";
+
 /// Why a peer without a session has none.
-fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
+fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled, ended: Option<&LinkEnd>) -> Finding {
     let address = spec.address();
     let (host, port) = (host(&address), port(&address));
     let protocol = if matches!(spec, DialSpec::Udp(_) | DialSpec::Quic(_)) { "udp" } else { "tcp" };
@@ -118,13 +143,28 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled) -> Finding {
             format!("no session: nothing comes back from {address}"),
             format!("see that meshd runs and its port is open {listens}"),
         ),
-        Dialled::Speaks | Dialled::Silent => {
-            return Finding::advice(
-                place,
-                format_args!("{address} answers, and there is no session"),
-                "its log says why: it may not allow this node (allowedpeers), have its own link to it, or have two nodes of this name",
-            );
-        }
+        Dialled::Speaks | Dialled::Silent => match ended {
+            Some(LinkEnd::Refused(why)) => (
+                format!("{address} answers, and this node refuses it: {why}"),
+                "correct the line of this peer, or the other node, and then: meshctl reload".to_owned(),
+            ),
+            Some(LinkEnd::RefusedByPeer) => (
+                format!("{address} answers, and refuses this node"),
+                "its log says why: it may not allow this node (allowedpeers), or have two nodes of this name"
+                    .to_owned(),
+            ),
+            Some(LinkEnd::Lost(why) | LinkEnd::Failed(why)) => {
+                let what = format!("{address} answers, and there is no session; the last one: {why}");
+                return Finding::advice(place, what, AGAIN);
+            }
+            Some(LinkEnd::InReserve(_)) | None => {
+                return Finding::advice(
+                    place,
+                    format_args!("{address} answers, and there is no session"),
+                    AGAIN,
+                );
+            }
+        },
         Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
             format!("on its host: journalctl -u meshd -n 50; if it refuses a certificate: {verify}"),
@@ -173,7 +213,29 @@ mod tests {
 
     fn told(dialled: Dialled) -> Finding {
         let options = TcpDialOptions { address: "hop:27199".to_owned(), tls: None, congestion: None };
-        of_peer("tcp-peer hop:27199", &DialSpec::Tcp(options), &dialled)
+        of_peer("tcp-peer hop:27199", &DialSpec::Tcp(options), &dialled, None)
+    }
+
+    #[test]
+    fn of_a_peer_that_answers_it_is_known_who_refuses_whom_and_why() {
+        let spec = DialSpec::Tcp(TcpDialOptions { address: "hop:1".to_owned(), tls: None, congestion: None });
+        let told = |ended| of_peer("", &spec, &Dialled::Speaks, Some(&ended));
+        for (ended, what, severity) in [
+            (
+                LinkEnd::Refused("b is not allowed".to_owned()),
+                "refuses it: b is not allowed",
+                Severity::Error,
+            ),
+            (LinkEnd::RefusedByPeer, "refuses this node", Severity::Error),
+            (
+                LinkEnd::Failed("closed by the peer".to_owned()),
+                "the last one: closed by the peer",
+                Severity::Warning,
+            ),
+        ] {
+            let found = told(ended);
+            assert!(found.what.contains(what) && found.severity == severity, "{found}");
+        }
     }
 
     #[test]
@@ -204,7 +266,7 @@ mod tests {
         let found = told(Dialled::Ends("(CertificateExpired); its log says why".to_owned()));
         assert_eq!(found.to_string().matches("its log says why").count(), 1, "{found}");
         let udp = DialSpec::Udp(UdpDialOptions { address: "hop:27199".to_owned() });
-        let found = of_peer("", &udp, &Dialled::Silent);
+        let found = of_peer("", &udp, &Dialled::Silent, None);
         assert!(found.what.contains("nothing comes back") && found.severity == Severity::Error, "{found}");
     }
 }

@@ -50,6 +50,7 @@ impl Doctor {
         let turn = self.turn.clone().lock_owned().await;
         let (config, sources) = self.reloader.in_force().await;
         let (sessions, status) = (self.node.links().await, self.node.status().await);
+        let dials = self.node.dials();
         let here = {
             let config = config.clone();
             tokio::task::spawn_blocking(move || {
@@ -63,7 +64,7 @@ impl Doctor {
                 None => Vec::new(),
             }
         };
-        let peers = links::of_peers(&config, &self.profiles, &sessions);
+        let peers = links::of_peers(&config, &self.profiles, &sessions, &dials);
         let (here, peers, instances) = tokio::join!(here, peers, instances);
         // A check that panics must not pass for one that found nothing.
         let here = here.unwrap_or_else(|error| vec![unfinished(&error.to_string())]);
