@@ -3,6 +3,9 @@
 Each further attempt is a line at debug, so the tests wait for some of these and count the others.
 """
 
+import socket
+import ssl
+
 import pytest
 
 from mesh import free_port, until
@@ -77,3 +80,17 @@ def test_a_node_that_is_not_wanted_never_says_that_it_is_connected(mesh):
         repeats(node, " disconnected ")
         assert len(lines(node, "WARN", "connection refused")) == 1, node.log()
         assert " connected " not in node.log(), node.log()
+
+
+def test_a_listener_without_tls_answers_who_speaks_tls(mesh):
+    port = free_port()
+    hub = mesh.add("hub", [DEBUG, {"ws-listener": {"port": port, "bindaddr": "127.0.0.1"}}]).start()
+    edge = mesh.add("edge", [DEBUG, {"ws-peer": {"address": f"wss://127.0.0.1:{port}/"}}]).start()
+    repeats(edge, "still cannot reach peer")
+    (line,) = lines(edge, "WARN", "cannot reach peer")
+    assert "the peer does not speak TLS" in line and "set tls at both ends, or at none" in line, line
+    (line,) = lines(hub, "WARN", "neighbour refused")
+    assert "the client speaks TLS, and this listener does not" in line, line
+    # Any client of TLS is told at once, and not after the time for a request.
+    with socket.create_connection(("127.0.0.1", port), 5) as stream, pytest.raises(ssl.SSLError):
+        ssl.create_default_context().wrap_socket(stream, server_hostname="hub")

@@ -22,6 +22,9 @@ const MAX_LINES: usize = 1_000;
 /// How long a client may go on sending once it is answered.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// What a client's TLS begins with, and no request.
+const TLS_RECORD: u8 = 0x16;
+
 /// What load balancers ask for, to learn whether this port serves.
 const HEALTH: &str = "/healthz";
 
@@ -33,7 +36,7 @@ const OF_BROWSERS: [&str; 3] = ["accept-language", "sec-fetch-mode", "sec-fetch-
 pub(super) enum Answered {
     /// The connection is a WebSocket from here on.
     Upgraded,
-    /// It asked for a WebSocket and was refused with this answer.
+    /// It asked for a WebSocket, or for TLS, and was refused with this answer.
     Refused(String),
     /// It asked for something else, or for nothing.
     Other,
@@ -48,6 +51,11 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let Some(head) = read_head(io).await? else { return Ok(Answered::Other) };
+    if is_tls(&head) {
+        let text = "the client speaks TLS, and this listener does not: set tls at both ends, or at none";
+        let _gone = refuse(io, &told(StatusCode::BAD_REQUEST, text), true).await;
+        return Ok(Answered::Refused(format!("{}: {text}", StatusCode::BAD_REQUEST)));
+    }
     let request = match parse(&head) {
         Ok(request) => request,
         Err(status) => {
@@ -77,10 +85,14 @@ async fn read_head(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Bytes
         }
         let tail = &head[searched..];
         let ends = |blank: &[u8]| tail.windows(blank.len()).any(|window| window == blank);
-        if head.len() > MAX_HEAD || ends(b"\n\r\n") || ends(b"\n\n") {
+        if head.len() > MAX_HEAD || is_tls(&head) || ends(b"\n\r\n") || ends(b"\n\n") {
             return Ok(Some(head));
         }
     }
+}
+
+fn is_tls(head: &[u8]) -> bool {
+    head.first() == Some(&TLS_RECORD)
 }
 
 /// The request, or the status that says what is wrong with it. A neighbour speaks when it is answered, so nothing may
