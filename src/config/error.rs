@@ -51,6 +51,8 @@ impl fmt::Display for Location {
 pub(super) struct Report {
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<Warning>,
+    /// Items of a file that are a name and no more.
+    pub(super) bare_words: Vec<(Location, String)>,
 }
 
 impl Report {

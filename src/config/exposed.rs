@@ -1,15 +1,15 @@
-//! What strangers reach: who may join the mesh here without a certificate, and which work types such a node can have run
-//! what it likes.
+//! What strangers reach: who may join the mesh here without a certificate, which work types such a node can have run what
+//! it likes, and which services run or reach something for it.
 //!
-//! Owns these two rules and the advice. It sees this node's configuration alone: a neighbour that lets strangers in is
+//! Owns these rules and the advice. It sees this node's configuration alone: a neighbour that lets strangers in is
 //! that one's business.
 
-use super::directives::services::ControlService;
 use super::directives::{Component, Config, Link};
 use super::error::{Location, Report, Source};
 use super::item::Item;
 use crate::mesh::firewall::{Action, Names, decide};
 use crate::pods::options::KubernetesType;
+use crate::wire::ServiceName;
 use crate::work::{CommandType, Reach};
 
 /// The name of a node that no rule was written for, and of a service of it.
@@ -18,8 +18,18 @@ const STRANGER: &str = "\u{1}stranger";
 /// Where it says what closes a mesh.
 pub const ADVICE: &str = "docs/security.md says which lines close a mesh";
 
-/// Warns of work types that any node of the mesh can have run what it likes.
+/// Warns of work types and services that any node of the mesh can have run or reach what it likes.
 pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
+    if !config.is_open_to_strangers() {
+        return;
+    }
+    for (directive, name, what) in config.open_services() {
+        let text = format!(
+            "{directive} {name}: any node of the mesh can {what}: no certificate is asked for, and no rule closes the \
+             service; {ADVICE}"
+        );
+        report.warn(location(items, directive, "service", &name), text);
+    }
     if !config.has_open_control() {
         return;
     }
@@ -36,13 +46,13 @@ pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
             "{directive} {name}: any node of the mesh can have it run with {what} of its own: no signature is asked \
              for, nor a certificate or a rule at the control service; {ADVICE}"
         );
-        report.warn(location(items, directive, name), text);
+        report.warn(location(items, directive, "worktype", name), text);
     }
 }
 
-fn location(items: &[Item], directive: &str, name: &str) -> Location {
+fn location(items: &[Item], directive: &str, parameter: &str, name: &str) -> Location {
     let is_it = |item: &&Item| {
-        let given = item.settings.get("worktype");
+        let given = item.settings.get(parameter);
         item.directive.name == directive && given.is_some_and(|given| given.name() == name)
     };
     items.iter().find(is_it).map_or_else(|| Source::Implicit.at(0), |item| item.at.clone())
@@ -103,18 +113,42 @@ impl Config {
 
     /// Whether such a node reaches a control service of this one.
     fn has_open_control(&self) -> bool {
-        let reaches = |control: &ControlService| {
-            let proves = control.tls.as_ref().is_some_and(|name| self.demands_certificate(name));
-            let service = control.service.to_text();
-            let names = Names {
-                from_node: STRANGER,
-                to_node: self.node.id.as_str(),
-                from_service: STRANGER,
-                to_service: &service,
-            };
-            !proves && decide(&self.node.firewall_rules, names) == Action::Accept
+        self.control_services
+            .iter()
+            .any(|control| self.is_open_service(control.service, control.tls.as_ref()))
+    }
+
+    /// Services that run or reach something for such a node: directive, name, and what it can do.
+    fn open_services(&self) -> Vec<(&'static str, String, String)> {
+        let reach = |what: String| format!("reach {what} from this machine");
+        let commands = self.command_services.iter().map(|it| {
+            let what = format!("have it run {} as this node's user", it.command);
+            ("command-service", it.service, it.tls.as_ref(), what)
+        });
+        let tcp = self.tcp_clients.iter();
+        let tcp =
+            tcp.map(|it| ("tcp-client", it.service, it.tls_server.as_ref(), reach(it.address.to_string())));
+        let udp = self.udp_clients.iter();
+        let udp = udp.map(|it| ("udp-client", it.service, None, reach(it.address.to_string())));
+        let unix = self.unix_socket_clients.iter().map(|it| {
+            ("unix-socket-client", it.service, it.tls.as_ref(), reach(it.filename.display().to_string()))
+        });
+        let all = commands.chain(tcp).chain(udp).chain(unix);
+        let open = all.filter(|(_, service, tls, _)| self.is_open_service(*service, *tls));
+        open.map(|(directive, service, _, what)| (directive, service.to_string(), what)).collect()
+    }
+
+    /// Whether such a node reaches a service of this one.
+    fn is_open_service(&self, service: ServiceName, tls: Option<&String>) -> bool {
+        let service = service.to_text();
+        let names = Names {
+            from_node: STRANGER,
+            to_node: self.node.id.as_str(),
+            from_service: STRANGER,
+            to_service: &service,
         };
-        self.is_open_to_strangers() && self.control_services.iter().any(reaches)
+        let proves = tls.is_some_and(|name| self.demands_certificate(name));
+        !proves && decide(&self.node.firewall_rules, names) == Action::Accept
     }
 
     fn demands_certificate(&self, profile: &str) -> bool {

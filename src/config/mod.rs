@@ -117,6 +117,8 @@ pub struct Loaded {
     pub config: Config,
     /// To be logged.
     pub warnings: Vec<Warning>,
+    /// For who asks what may be better.
+    pub notes: Vec<Warning>,
     /// The way to read it again.
     pub sources: Sources,
 }
@@ -213,9 +215,29 @@ fn read(args: &[String], environment: &Environment) -> Result<Loaded, ConfigErro
     let mut report = Report::default();
     let Reading { items, files, watched } = cmdline::read(args, &mut report);
     let config = assemble(items, environment, &mut report);
+    let notes = config.notes_for_awx(std::mem::take(&mut report.bare_words));
     let warnings = report.finish()?;
     let sources = Sources { args: args.to_vec(), environment: environment.clone(), files, watched };
-    Ok(Loaded { config, warnings, sources })
+    Ok(Loaded { config, warnings, notes, sources })
+}
+
+impl Config {
+    /// AWX reads the configuration of its own node, and fails at an item that is a name and no more.
+    fn notes_for_awx(&self, bare_words: Vec<(Location, String)>) -> Vec<Warning> {
+        const OF_AWX: [&str; 3] = ["local", "kubernetes-runtime-auth", "kubernetes-incluster-auth"];
+        let commands = self.work_commands.iter().map(|kind| &kind.name);
+        let mut types = commands.chain(self.work_kubernetes.iter().map(|kind| &kind.name));
+        if !types.any(|name| OF_AWX.contains(&name.as_str())) {
+            return Vec::new();
+        }
+        let note = |(at, name)| Warning {
+            at,
+            text: format!(
+                "{name}: right here and in receptor, but AWX fails at it when it reads this file: write `{name}:`"
+            ),
+        };
+        bare_words.into_iter().map(note).collect()
+    }
 }
 
 /// From directives to the configuration, which is complete unless there is an error in the report.

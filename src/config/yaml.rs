@@ -41,14 +41,31 @@ pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
     match serde_saphyr::from_str_with_options::<Located>(text, options) {
         Ok(mut root) => {
             reader.check_keys(&mut root);
-            let version2 = reader.document(root);
+            let version2 = reader.document(root, text);
             Document { items: reader.items, version2 }
         }
         Err(error) => {
             let line = error.location().map_or(0, |location| location.line());
-            reader.error(line, format!("not valid YAML: {}", error.render_with_formatter(&WithoutLocation)));
+            let fault = format!("not valid YAML: {}", error.render_with_formatter(&WithoutLocation));
+            reader.no_configuration(text, line, &fault);
             Document::default()
         }
+    }
+}
+
+/// The other language that a file is written in, and its first line that is no comment.
+fn other_language(text: &str) -> Option<(u64, &'static str)> {
+    let mut lines = text.lines().map(str::trim).zip(1..);
+    let (line, number) = lines.find(|(line, _)| !line.is_empty() && !line.starts_with(['#', ';']))?;
+    let is_key = |key: &str| key.trim().chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    let is_setting = line.split_once('=').is_some_and(|(key, _)| is_key(key));
+    let is_section = line.starts_with('[') && line.ends_with(']');
+    if line.starts_with('<') {
+        Some((number, "XML or HTML"))
+    } else if is_section || is_setting {
+        Some((number, "INI or TOML, such as receptor had before 1.0, in Python"))
+    } else {
+        None
     }
 }
 
@@ -88,6 +105,20 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn error(&mut self, line: u64, fault: impl Into<String>) {
         self.report.error(self.source.at(line), fault);
+    }
+
+    /// The file as a whole is none: with its language if it is another one, else with the fault.
+    fn no_configuration(&mut self, text: &str, line: u64, fault: &str) {
+        match other_language(text) {
+            Some((line, language)) => self.error(
+                line,
+                format!(
+                    "this is {language}: a configuration is YAML, a list of directives such as `- node: {{id: foo}}`; \
+                     docs/configuration.md has them all"
+                ),
+            ),
+            None => self.error(line, fault),
+        }
     }
 
     /// Leaves the last of equal keys, and only those that are names.
@@ -130,7 +161,7 @@ impl Reader<'_> {
     }
 
     /// A list, or a map with a version; an empty file is an empty list. True if it is in version 2.
-    fn document(&mut self, root: Located) -> bool {
+    fn document(&mut self, root: Located, text: &str) -> bool {
         match root.value {
             Value::List(items) => items.into_iter().for_each(|item| self.item(item)),
             Value::Null => {}
@@ -138,8 +169,13 @@ impl Reader<'_> {
                 map.into_iter().for_each(|(key, value)| self.entry(key.name(), value));
                 return true;
             }
-            Value::Map(_) | Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                self.error(root.position, "a configuration is a list of directives, such as `- node: foo`");
+            Value::Map(_) => self.error(
+                root.position,
+                "a map is a configuration if it has `version: 2`: without, it is a list of directives, such as `- node: foo`",
+            ),
+            Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
+                let fault = "a configuration is a list of directives, such as `- node: foo`";
+                self.no_configuration(text, root.position, fault);
             }
         }
         false
@@ -148,7 +184,10 @@ impl Reader<'_> {
     /// One item of version 1: a name, or a map of one name to its parameters.
     fn item(&mut self, item: Located) {
         let fault = match &item.value {
-            Value::Text(name) => return self.directive(name, item.position, None),
+            Value::Text(name) => {
+                self.report.bare_words.push((self.source.at(item.position), name.clone()));
+                return self.directive(name, item.position, None);
+            }
             Value::Map(map) => match map.as_slice() {
                 [(name, Located { value: Value::List(_), position })] => {
                     return self.not_parameters(name.name(), *position, ", such as `{name: value}`");

@@ -156,7 +156,7 @@ fn leave(runtime: Runtime) {
 /// Starts everything, waits for the end, stops everything.
 async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let life = Life::begin();
-    let Loaded { config, warnings, sources } = loaded;
+    let Loaded { config, warnings, sources, .. } = loaded;
     for config::Warning { at, text } in &warnings {
         warn!(%at, warning = %text, "configuration");
     }

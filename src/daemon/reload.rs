@@ -95,7 +95,7 @@ impl Reloader {
             let cause = "no configuration file was provided, reload function not set";
             return Err(ReloadError::Invalid(cause.to_owned()));
         }
-        let Loaded { config, warnings, sources } = read(&state.sources).await?;
+        let Loaded { config, warnings, sources, .. } = read(&state.sources).await?;
         let plan =
             config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
         self.apply(components, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;

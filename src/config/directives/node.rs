@@ -38,7 +38,8 @@ directive! {
         /// are each a name, or a regular expression between slashes that must match the whole name. What no rule
         /// matches is accepted.
         firewall_rules "firewallrules": Rules,
-        /// close a silent link after this time, 21s or more
+        /// silence that ends a link to a receptor node, 21s up
+        /// Between nodes of meshd, probes end a link that is dead after about 3 s, whatever this says.
         max_idle "maxidleconnectiontimeout": MaxIdle,
         /// forget a node unreachable this long, 1m up
         forget_after "forgetafter": ForgetAfter [empty_is_default] = "10m",

@@ -1,4 +1,5 @@
-//! What is said of work types that any node of the mesh can have run what it likes.
+//! What is said of work types that any node of the mesh can have run what it likes, and of services that run or reach
+//! something for it.
 
 use super::*;
 
@@ -11,7 +12,7 @@ const SHELL: &str = "- work-command: {worktype: sh, command: sh, params: -c, all
 const LISTENER: &str = "- tcp-listener: 1\n";
 const CONTROL: &str = "- control-service: {filename: f}\n";
 
-/// The work types that are warned of.
+/// The work types and services that are warned of.
 fn exposed(text: &str) -> Vec<String> {
     let (_, warnings) = load_text(&format!("{PROFILES}{text}")).unwrap();
     let text = |warning: Warning| warning.text.split(": ").next().unwrap_or_default().to_owned();
@@ -46,6 +47,24 @@ fn a_type_that_takes_what_strangers_like_is_warned_of() {
     ] {
         assert_eq!(exposed(&format!("{CONTROL}{LISTENER}{types}\n")), found, "{types}");
     }
+}
+
+#[test]
+fn a_service_that_runs_or_reaches_something_for_strangers_is_warned_of() {
+    let shell = "- command-service: {service: sh, command: bash}\n";
+    let rule =
+        "- node: {id: a, firewallrules: [{action: accept, fromnode: b}, {action: drop, toservice: sh}]}\n";
+    let open = |text: &str| exposed(&format!("{LISTENER}{text}"));
+    assert_eq!(open(shell), ["command-service sh"]);
+    assert_eq!(open("- tcp-client: {service: t, address: 'h:1'}\n"), ["tcp-client t"]);
+    assert_eq!(open("- udp-client: {service: u, address: 'h:1'}\n"), ["udp-client u"]);
+    assert_eq!(open("- unix-socket-client: {service: x, filename: /s}\n"), ["unix-socket-client x"]);
+    assert!(open("- command-service: {service: sh, command: bash, tls: s}\n").is_empty());
+    assert!(open("- tcp-client: {service: t, address: 'h:1', tlsserver: s}\n").is_empty());
+    assert!(open(&format!("{rule}{shell}")).is_empty());
+    assert!(exposed(&format!("- local-only\n{shell}")).is_empty());
+    let (_, warnings) = load_text(&format!("{LISTENER}{shell}")).unwrap();
+    assert_eq!(warnings[0].at.to_string(), "x.yml:2");
 }
 
 #[test]

@@ -54,3 +54,20 @@ fn what_local_only_says_has_no_effect_in_a_list_and_is_a_switch_in_version_2() {
         assert_eq!((config.local_only, warnings.len()), (local, 0));
     }
 }
+
+#[test]
+fn a_bare_word_is_noted_where_awx_reads_the_file_and_warned_of_nowhere() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("a.yml");
+    let notes = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let loaded = load_args(&format!("--config {}", file.display())).unwrap();
+        assert_eq!(loaded.warnings, []);
+        loaded.notes.iter().map(|note| (note.at.position, note.text.clone())).collect::<Vec<_>>()
+    };
+    let of_awx = "- work-command: {worktype: local, command: cat}\n";
+    let [(1, text), (2, _)] = &notes(&format!("- local-only\n- trace\n{of_awx}"))[..] else { panic!() };
+    assert!(text.contains("write `local-only:`"), "{text}");
+    assert_eq!(notes(&format!("- local-only:\n- trace: {{}}\n{of_awx}")), []);
+    assert_eq!(notes("- local-only\n- work-command: {worktype: own, command: cat}\n"), []);
+}

@@ -52,7 +52,7 @@ pub(super) fn main(args: &[String]) -> ExitCode {
     let rest = args.iter().filter(|arg| !["--running", "--json"].contains(&arg.as_str())).cloned();
     let (found, summary) = match config::load(sources(rest.collect()), &Environment::of_process()) {
         Ok(Invocation::Run(loaded)) => {
-            let mut found: Vec<_> = loaded.warnings.iter().map(warning).collect();
+            let mut found: Vec<_> = loaded.warnings.iter().chain(&loaded.notes).map(warning).collect();
             found.extend(findings(&loaded.config, running, false, true));
             found.sort_by_key(|one| one.severity);
             (found, summary(&loaded.config))
@@ -126,6 +126,7 @@ pub(super) fn findings(config: &Config, running: bool, without_ends: bool, may_r
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
     }
     findings.data_dir(&config.node.data_dir);
+    findings.unreachable(config);
     for component in config.components() {
         findings.component(&component);
         findings.claim(&component);
@@ -175,6 +176,23 @@ impl Findings {
     fn find(&mut self, severity: Severity, place: impl Display, what: impl Display, remedy: Option<&str>) {
         let (place, what, remedy) = (place.to_string(), what.to_string(), remedy.map(str::to_owned));
         self.list.push(Finding { what, place, severity, remedy });
+    }
+
+    /// Work types that nobody can submit to.
+    fn unreachable(&mut self, config: &Config) {
+        let components = config.components();
+        let has_links = components.iter().any(|component| matches!(component, Component::Link(_)));
+        let is_door = |component: &Component| match component {
+            Component::Control(ControlListener::Mesh(..)) => has_links,
+            other => matches!(other, Component::Control(_)),
+        };
+        if config.controller.is_some() || components.iter().any(is_door) {
+            return;
+        }
+        for kind in wiring::work_types(config) {
+            let what = "nobody can submit to it: the node has no `control-service` that anybody reaches";
+            self.warn(format_args!("work type {}", kind.name), what);
+        }
     }
 
     fn surroundings(&mut self, what: &str, limits: &Limits) {
