@@ -73,7 +73,8 @@ impl Bundle {
             }
             tree.make_file(ENV, "extravars", json!(variables).to_string().into_bytes());
         }
-        let warnings = ask_nobody(&tree, flags, &variables)?;
+        let mut warnings = ask_nobody(&tree, flags, &variables)?;
+        warnings.extend(tree.omission());
         if let Some(path) = &flags.private_key {
             let key = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
             tree.make_file(ENV, "ssh_key", key);

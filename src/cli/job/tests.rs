@@ -129,6 +129,28 @@ fn runners_directory() -> tempfile::TempDir {
 }
 
 #[test]
+fn what_cannot_be_sent_is_named() {
+    let folder = runners_directory();
+    let told = |args: &[&str]| {
+        let flags = flags(folder.path(), args);
+        Bundle::collect(&flags, &Typed::default(), "i", &|_| None).unwrap().warnings
+    };
+    let warnings = told(&["-p", "site.yml"]);
+    assert!(warnings.iter().any(|text| text.contains("cannot be sent: project/fifo;")), "{warnings:?}");
+    let env = folder.path().join("env");
+    let fifo = rustix::fs::Mode::from_raw_mode(0o600);
+    for number in 0..7 {
+        let path = env.join(format!("f{number}"));
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, fifo, 0).unwrap();
+    }
+    let warnings = told(&["-p", "site.yml"]);
+    assert!(
+        warnings.iter().any(|text| text.contains("env/f0") && text.contains(" and 3 more")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
 fn a_runners_directory_is_packed_as_the_runner_does() {
     let folder = runners_directory();
     let (header, mut kwargs, mut files) =

@@ -1,7 +1,7 @@
 //! The files of a job by their paths in the stream, in order. It holds names and facts; contents stay on disk
 //! until they are written, but for those that the flags made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileType, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use crate::cli::exit::{Exit, Failure};
+
+/// The most things that are named when they are left out.
+const TOLD: usize = 5;
 
 /// Something in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +49,8 @@ impl std::fmt::Debug for Content {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     entries: BTreeMap<String, Packed>,
+    /// FIFOs, sockets and devices: what they hold is in no file.
+    left_out: BTreeSet<String>,
 }
 
 impl Tree {
@@ -63,6 +68,18 @@ impl Tree {
     pub(super) fn remove(&mut self, directory: &str) {
         let below = format!("{directory}/");
         self.entries.retain(|name, _| name != directory && !name.starts_with(&below));
+        self.left_out.retain(|name| !name.starts_with(&below));
+    }
+
+    /// What to say of the things that are left out.
+    pub(super) fn omission(&self) -> Option<String> {
+        let names: Vec<&str> = self.left_out.iter().map(String::as_str).take(TOLD).collect();
+        let more = self.left_out.len() - names.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = names.join(", ");
+        (!names.is_empty()).then(|| {
+            format!("left out, as FIFOs, sockets and devices cannot be sent: {names}{more}; write files in their place")
+        })
     }
 
     /// Adds what is in a directory, below `prefix` (empty for the top), but for the names in `without`. FIFOs,
@@ -113,6 +130,7 @@ impl Tree {
             })?;
             Content::Link(target)
         } else if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device() {
+            self.left_out.insert(name.to_owned());
             return Ok(None);
         } else {
             Content::File(path.to_owned(), facts.len())
