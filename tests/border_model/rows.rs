@@ -180,6 +180,7 @@ fn evidence(told: bool, succeeded: bool) -> Evidence {
         child: if succeeded { ChildEnd::Succeeded } else { ChildEnd::Canceled },
         detail: String::new(),
         tail: String::new(),
+        before_playbook: None,
     }
 }
 

@@ -80,12 +80,22 @@ pub struct Evidence {
     pub detail: String,
     /// The last 1,000 bytes of its output, as text.
     pub tail: String,
+    /// The last 1,000 bytes of what its runner printed, if the playbook never began.
+    pub before_playbook: Option<String>,
 }
 
 impl Evidence {
     /// Of an attempt of which only its unit is known.
     pub fn of_unit(child: ChildEnd, detail: String) -> Self {
-        Self { status: None, has_end: false, job_explanation: None, child, detail, tail: String::new() }
+        Self {
+            status: None,
+            has_end: false,
+            job_explanation: None,
+            child,
+            detail,
+            tail: String::new(),
+            before_playbook: None,
+        }
     }
 
     fn with_tail(&self, mut text: String) -> String {
@@ -164,7 +174,12 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
             FinalStatus::Successful => {
                 verdict(Ending::Successful, format!("Finished; the end of its output is missing ({at})"))
             }
-            FinalStatus::Failed => verdict(Ending::Failed, format!("the playbook failed ({at})")),
+            // As where there is no podman: the runner says that of a playbook, too.
+            FinalStatus::Failed => {
+                let began = || format!("the playbook failed ({at})");
+                let never = |why| format!("the playbook never began ({at}): {why}");
+                verdict(Ending::Failed, evidence.before_playbook.as_ref().map_or_else(began, never))
+            }
             FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),
             FinalStatus::Canceled => verdict(
                 Ending::Failed,

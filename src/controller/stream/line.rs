@@ -23,6 +23,8 @@ pub(super) struct RunnerLine<'a> {
     pub uuid: Option<IgnoredAny>,
     #[serde(borrow)]
     pub event_data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub stdout: Option<&'a RawValue>,
 }
 
 impl<'a> RunnerLine<'a> {
@@ -41,6 +43,12 @@ impl RunnerLine<'_> {
             && !is_sign_of_life
             && self.counter.is_some_and(|counter| counter > 0)
             && self.uuid.is_some()
+    }
+
+    /// Whether it is an event of the playbook itself; others bring what was printed around it.
+    pub(super) fn is_of_playbook(&self) -> bool {
+        let name = self.event.as_deref().unwrap_or_default();
+        ["playbook_on_", "runner_"].iter().any(|kind| name.starts_with(kind))
     }
 }
 

@@ -36,6 +36,9 @@ pub struct WorkerOutput {
     /// A zip was interrupted, or a line is not the runner's: `ansible-runner process` reads nothing behind it.
     is_damaged: bool,
     other: Tail,
+    /// The playbook itself has told of an event, and what was printed before.
+    has_begun: bool,
+    before: Tail,
 }
 
 impl Default for WorkerOutput {
@@ -53,6 +56,8 @@ impl Default for WorkerOutput {
             has_ended: false,
             is_damaged: false,
             other: Tail::default(),
+            has_begun: false,
+            before: Tail::default(),
         }
     }
 }
@@ -107,8 +112,14 @@ impl WorkerOutput {
                 return;
             }
             Some(Meaning::Event(recap)) => {
-                self.events += 1;
+                (self.events, self.has_begun) = (self.events + 1, true);
                 self.recap = recap.or(self.recap.take());
+            }
+            Some(Meaning::Print(text)) => {
+                self.events += 1;
+                if !self.has_begun && !text.is_empty() {
+                    self.before.push(text.as_bytes());
+                }
             }
             Some(Meaning::Nothing) => {}
             None => self.is_damaged = true,
@@ -182,6 +193,7 @@ impl WorkerOutput {
             child,
             detail,
             tail: self.other.text(),
+            before_playbook: Some(self.before.text()).filter(|text| !self.has_begun && !text.is_empty()),
         }
     }
 }
@@ -197,6 +209,8 @@ enum Meaning {
     Zip(u64),
     End,
     Event(Option<Recap>),
+    /// An event that only brings what was printed.
+    Print(String),
     Nothing,
 }
 
@@ -211,6 +225,10 @@ impl Meaning {
             }
             RunnerLine { zipfile: Some(bytes), .. } => Self::Zip(bytes),
             RunnerLine { eof: Some(_), .. } => Self::End,
+            line if line.is_event() && !line.is_of_playbook() => {
+                let text = line.stdout.and_then(|text| serde_json::from_str(text.get()).ok());
+                Self::Print(text.unwrap_or_default())
+            }
             line if line.is_event() => {
                 let RunnerLine { event, event_data, .. } = line;
                 let data = event_data.filter(|_| event.as_deref() == Some(STATS));

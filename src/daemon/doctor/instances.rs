@@ -1,14 +1,17 @@
 //! The check of a control node's instances: those that may get jobs, and cannot. Owns the remedies; how an instance stands
 //! is the controller's to say.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use crate::control::Operations;
-use crate::controller::core::{NodeState, NodeType};
-use crate::rpc::operation::{Answer, InstanceFilter, Nothing, Operation};
-use crate::rpc::report::controller::InstanceReport;
+use crate::controller::core::{JobState, NodeState, NodeType};
+use crate::rpc::operation::{Answer, InstanceFilter, JobFilter, Nothing, Operation};
+use crate::rpc::report::controller::{InstanceReport, JobReport};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::CallerName;
 
@@ -17,6 +20,12 @@ const TOLD: usize = 20;
 /// How long to wait for the list of instances. The store may hang, and the other findings must not hang with it.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
 
+/// The exit codes of an engine that starts no container: 127 if there is none. No playbook ends with them.
+const OF_ENGINES: RangeInclusive<i32> = 125..=127;
+/// For how long, and of how many failed jobs, that is told.
+const LATELY: SignedDuration = SignedDuration::from_hours(24);
+const LOOKED_AT: u32 = 100;
+
 /// Asks the node's controller.
 pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
     let list = Operation::ListInstances(InstanceFilter::default());
@@ -24,6 +33,7 @@ pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
         Ok(Ok((Answer::ListInstances(list), _))) => {
             let mut found = of_all(&list.instances.unwrap_or_default());
             found.extend(of_store(controller).await);
+            found.extend(of_engines(controller).await);
             return found;
         }
         Ok(Ok(_)) => "it answers something else".to_owned(),
@@ -48,6 +58,38 @@ async fn of_store(controller: &dyn Operations) -> Option<Finding> {
         error,
         "meshctl controller ping shows how it goes on",
     ))
+}
+
+/// Instances on which a job of late asked for a container that could not be started. Whether an engine is needed is known
+/// by jobs alone.
+async fn of_engines(controller: &dyn Operations) -> Vec<Finding> {
+    let since = Timestamp::now().checked_sub(LATELY).ok();
+    let filter = JobFilter {
+        state: vec![JobState::Failed],
+        since,
+        limit: Some(LOOKED_AT),
+        brief: true,
+        ..JobFilter::default()
+    };
+    let list = controller.operate(Operation::ListJobs(filter), CallerName::Unknown);
+    let Ok(Ok((Answer::ListJobs(list), _))) = timeout(LISTED_WITHIN, list).await else { return Vec::new() };
+    without_engine(&list.jobs)
+}
+
+fn without_engine(jobs: &[JobReport]) -> Vec<Finding> {
+    let mut newest = BTreeMap::new();
+    for job in jobs.iter().filter(|job| job.rc.is_some_and(|rc| OF_ENGINES.contains(&rc))) {
+        if let Some(node) = &job.execution_node {
+            newest.entry(node).or_insert(job);
+        }
+    }
+    let told = newest.into_iter().map(|(node, job)| {
+        let what = format!("job {} could not start its container: {}", job.id, job.explanation);
+        let remedy = "install the engine there (podman), or run without a container; \
+                      as the user of jobs: podman run --rm IMAGE true";
+        Finding::advice(format_args!("instance {node}"), what, remedy)
+    });
+    told.collect()
 }
 
 /// Faults come before advice, so that advice is what is cut off.
@@ -91,6 +133,22 @@ fn of_one(instance: &InstanceReport) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_without_an_engine_is_told_once_with_the_newest_job_that_wanted_one() {
+        let job = |id, node: &str, rc| JobReport {
+            id,
+            execution_node: Some(node.to_owned()),
+            rc,
+            explanation: format!("no podman for {id}"),
+            ..JobReport::default()
+        };
+        let jobs =
+            [job(9, "e1", Some(2)), job(8, "e1", Some(127)), job(7, "e1", Some(125)), job(6, "e2", None)];
+        let found = without_engine(&jobs);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].place == "instance e1" && found[0].what.contains("no podman for 8"), "{found:?}");
+    }
 
     fn instance(name: &str, node_state: &str, reachable: bool) -> InstanceReport {
         InstanceReport {

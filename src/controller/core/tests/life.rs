@@ -109,6 +109,11 @@ fn the_first_rule_that_applies_decides() {
         told(false, &Evidence { has_end: true, ..success }),
         (Ending::Successful, "Finished".to_owned())
     );
+    let failed = seen(Some(FinalStatus::Failed), ChildEnd::Succeeded, "", "");
+    assert_eq!(told(false, &failed), (Ending::Failed, "the playbook failed (unit U on e1)".to_owned()));
+    let never = Evidence { before_playbook: Some("no podman".to_owned()), ..failed };
+    let text = "the playbook never began (unit U on e1): no podman";
+    assert_eq!(told(false, &never), (Ending::Failed, text.to_owned()));
     let quota = seen(None, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: q", "");
     assert_eq!(told(false, &quota).0, Ending::Quota);
     let silent = seen(None, ChildEnd::Failed, "exit status 1", "Traceback");

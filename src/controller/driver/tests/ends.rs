@@ -36,6 +36,19 @@ fn rows() -> Vec<Row> {
             JobState::Failed,
             "the playbook failed (unit U on e1)",
         ),
+        row(
+            [
+                begun(),
+                b"{\"counter\": 1, \"uuid\": \"u\", \"event\": \"verbose\", \"stdout\": \"no such program: podman\"}\n".to_vec(),
+                status("failed"),
+                artifacts(10),
+            ]
+            .concat(),
+            Succeeded,
+            "exit status 0",
+            JobState::Failed,
+            "the playbook never began (unit U on e1): no such program: podman",
+        ),
         row(whole(0, "timeout"), Succeeded, "exit status 0", JobState::Failed, "timed out (unit U on e1)"),
         row(
             told(error),
