@@ -121,10 +121,9 @@ impl Config {
     /// Services that run or reach something for such a node: directive, name, and what it can do.
     fn open_services(&self) -> Vec<(&'static str, String, String)> {
         let reach = |what: String| format!("reach {what} from this machine");
-        let commands = self.command_services.iter().map(|it| {
-            let what = format!("have it run {} as this node's user", it.command);
-            ("command-service", it.service, it.tls.as_ref(), what)
-        });
+        let run = || "run its command as this node's user".to_owned();
+        let commands = self.command_services.iter();
+        let commands = commands.map(|it| ("command-service", it.service, it.tls.as_ref(), run()));
         let tcp = self.tcp_clients.iter();
         let tcp =
             tcp.map(|it| ("tcp-client", it.service, it.tls_server.as_ref(), reach(it.address.to_string())));

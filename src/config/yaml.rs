@@ -31,6 +31,16 @@ pub(super) struct Document {
 /// Reads the text of a file; errors and warnings go to the report.
 pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
     let mut reader = Reader { source: Source::File(Arc::from(path)), items: Vec::new(), report };
+    if let Some((line, language)) = other_language(text) {
+        reader.error(
+            line,
+            format!(
+                "this is {language}: a configuration is YAML, a list of directives such as `- node: {{id: foo}}`; \
+                 docs/configuration.md has them all"
+            ),
+        );
+        return Document::default();
+    }
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         // Both of two equal keys reach the visitor, so that the reader can warn.
@@ -41,32 +51,28 @@ pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
     match serde_saphyr::from_str_with_options::<Located>(text, options) {
         Ok(mut root) => {
             reader.check_keys(&mut root);
-            let version2 = reader.document(root, text);
+            let version2 = reader.document(root);
             Document { items: reader.items, version2 }
         }
         Err(error) => {
             let line = error.location().map_or(0, |location| location.line());
-            let fault = format!("not valid YAML: {}", error.render_with_formatter(&WithoutLocation));
-            reader.no_configuration(text, line, &fault);
+            reader.error(line, format!("not valid YAML: {}", error.render_with_formatter(&WithoutLocation)));
             Document::default()
         }
     }
 }
 
-/// The other language that a file is written in, and its first line that is no comment.
+/// The first line of a file in another language that is no comment, and the language.
 fn other_language(text: &str) -> Option<(u64, &'static str)> {
     let mut lines = text.lines().map(str::trim).zip(1..);
     let (line, number) = lines.find(|(line, _)| !line.is_empty() && !line.starts_with(['#', ';']))?;
-    let is_key = |key: &str| key.trim().chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-    let is_setting = line.split_once('=').is_some_and(|(key, _)| is_key(key));
-    let is_section = line.starts_with('[') && line.ends_with(']');
-    if line.starts_with('<') {
-        Some((number, "XML or HTML"))
-    } else if is_section || is_setting {
-        Some((number, "INI or TOML, such as receptor had before 1.0, in Python"))
-    } else {
-        None
+    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || " _-.".contains(c));
+    let section = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let setting = line.split_once('=').map(|(key, _)| key);
+    if section.is_some_and(|name| is_word(name) && text.contains('=')) || setting.is_some_and(is_word) {
+        return Some((number, "INI or TOML, such as receptor had before 1.0, in Python"));
     }
+    line.starts_with('<').then_some((number, "XML or HTML"))
 }
 
 /// The parser's words without the position, which the report gives itself.
@@ -105,20 +111,6 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn error(&mut self, line: u64, fault: impl Into<String>) {
         self.report.error(self.source.at(line), fault);
-    }
-
-    /// The file as a whole is none: with its language if it is another one, else with the fault.
-    fn no_configuration(&mut self, text: &str, line: u64, fault: &str) {
-        match other_language(text) {
-            Some((line, language)) => self.error(
-                line,
-                format!(
-                    "this is {language}: a configuration is YAML, a list of directives such as `- node: {{id: foo}}`; \
-                     docs/configuration.md has them all"
-                ),
-            ),
-            None => self.error(line, fault),
-        }
     }
 
     /// Leaves the last of equal keys, and only those that are names.
@@ -161,7 +153,7 @@ impl Reader<'_> {
     }
 
     /// A list, or a map with a version; an empty file is an empty list. True if it is in version 2.
-    fn document(&mut self, root: Located, text: &str) -> bool {
+    fn document(&mut self, root: Located) -> bool {
         match root.value {
             Value::List(items) => items.into_iter().for_each(|item| self.item(item)),
             Value::Null => {}
@@ -174,8 +166,7 @@ impl Reader<'_> {
                 "a map is a configuration if it has `version: 2`: without, it is a list of directives, such as `- node: foo`",
             ),
             Value::Text(_) | Value::Int(_) | Value::Float(_) | Value::Flag(_) => {
-                let fault = "a configuration is a list of directives, such as `- node: foo`";
-                self.no_configuration(text, root.position, fault);
+                self.error(root.position, "a configuration is a list of directives, such as `- node: foo`");
             }
         }
         false

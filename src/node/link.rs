@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use super::dial::Dial;
 use super::driver::{Input, NewSession};
 use super::handle::NodeHandle;
-use super::link_log::{RefusalLog, cannot_reach, host_of};
+use super::link_log::{LinkLog, cannot_reach, host_of};
 use super::pending_sessions::PendingSessions;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
@@ -101,7 +101,7 @@ impl LinkTask {
     async fn accept_all(self, mut listener: Listener, policy: LinkPolicy) {
         let link = Arc::new(self);
         let mut sessions = tokio::task::JoinSet::new();
-        let mut refusals = RefusalLog::default();
+        let mut log = LinkLog::default();
         loop {
             while sessions.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -110,7 +110,7 @@ impl LinkTask {
             };
             match accepted {
                 Ok(session) => {
-                    refusals.forget(&session.info.peer);
+                    log.forget(&session.info.peer);
                     let (link, policy) = (link.clone(), policy.clone());
                     sessions.spawn(async move { link.run(session, policy).await });
                 }
@@ -118,7 +118,7 @@ impl LinkTask {
                     warn!(%error, "will go on accepting");
                     tokio::time::sleep(pause).await;
                 }
-                Err(error @ (AcceptError::Tls { .. } | AcceptError::Upgrade { .. })) => refusals.log(&error),
+                Err(error @ (AcceptError::Tls { .. } | AcceptError::Upgrade { .. })) => log.refused(&error),
                 Err(error @ AcceptError::Fatal { .. }) => {
                     error!(%error, "listener lost");
                     break;

@@ -22,50 +22,9 @@ pub(super) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _port)| host)
 }
 
-/// What was told about whom: others dial again and again, and have no memory of ours.
+/// The lines about links, with what was told about whom: others dial again and again, and have no memory of ours.
 #[derive(Debug, Default)]
-struct Told(BTreeSet<(String, String)>);
-
-impl Told {
-    /// True if this reason was not told of the host before, or was forgotten for others.
-    fn is_news(&mut self, host: &str, reason: String) -> bool {
-        let told = (host.to_owned(), reason);
-        if !self.0.contains(&told) && self.0.len() >= MOST_REASONS {
-            self.0.clear();
-        }
-        self.0.insert(told)
-    }
-
-    /// A link with the host is up: what goes wrong from here on is news.
-    fn forget(&mut self, host: &str) {
-        self.0.retain(|(known, _)| known != host);
-    }
-}
-
-/// The lines about clients of one listener that did not become sessions.
-#[derive(Debug, Default)]
-pub(super) struct RefusalLog(Told);
-
-impl RefusalLog {
-    pub(super) fn log(&mut self, error: &AcceptError) {
-        let is_news = match error {
-            // Neighbours that have to be upgraded go on dialling, which is told once, whatever they ask for.
-            AcceptError::Upgrade { peer, .. } => self.0.is_news(host_of(peer), String::new()),
-            AcceptError::Tls { peer, source, .. } => self.0.is_news(host_of(peer), source.to_string()),
-            AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
-        };
-        if is_news {
-            warn!(%error, "neighbour refused");
-        } else {
-            debug!(%error, "neighbour refused");
-        }
-    }
-
-    /// A client of this address has become a session.
-    pub(super) fn forget(&mut self, peer: &str) {
-        self.0.forget(host_of(peer));
-    }
-}
+pub(super) struct LinkLog(BTreeSet<(String, String)>);
 
 /// A dial gave no session. Each time at debug, if that is no news.
 pub(super) fn cannot_reach(dial: &Dial, failure: String) {
@@ -99,16 +58,41 @@ macro_rules! by_direction {
     };
 }
 
-/// The lines about sessions.
-#[derive(Debug, Default)]
-pub(super) struct LinkLog(Told);
-
 impl LinkLog {
+    /// True if this reason was not told of the host before, or was forgotten for others.
+    fn is_news(&mut self, address: &str, reason: String) -> bool {
+        let told = (host_of(address).to_owned(), reason);
+        if !self.0.contains(&told) && self.0.len() >= MOST_REASONS {
+            self.0.clear();
+        }
+        self.0.insert(told)
+    }
+
+    /// A link with this host is up: what goes wrong from here on is news.
+    pub(super) fn forget(&mut self, address: &str) {
+        self.0.retain(|(known, _)| known != host_of(address));
+    }
+
+    /// A client of a listener did not become a session.
+    pub(super) fn refused(&mut self, error: &AcceptError) {
+        let is_news = match error {
+            // Neighbours that have to be upgraded go on dialling, which is told once, whatever they ask for.
+            AcceptError::Upgrade { peer, .. } => self.is_news(peer, String::new()),
+            AcceptError::Tls { peer, source, .. } => self.is_news(peer, source.to_string()),
+            AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
+        };
+        if is_news {
+            warn!(%error, "neighbour refused");
+        } else {
+            debug!(%error, "neighbour refused");
+        }
+    }
+
     /// A neighbour has introduced itself, and has let this node in.
     pub(super) fn connected(&mut self, peer: &NodeId, cost: Cost, on: &SessionShared) {
         match &on.dial {
             Some(dial) => dial.note_up(),
-            None => self.0.forget(host_of(&on.address)),
+            None => self.forget(&on.address),
         }
         let session = on.id;
         by_direction!(info, on, %session, %peer, cost = cost.get(), "connected");
@@ -125,9 +109,7 @@ impl LinkLog {
                 return cannot_reach(dial, format!("cannot connect to {address}: {why}"));
             }
             (Some(dial), _) => dial.note_end(&end),
-            (None, LinkEnd::Refused(_) | LinkEnd::RefusedByPeer) => {
-                self.0.is_news(host_of(address), reason.to_string())
-            }
+            (None, LinkEnd::Refused(_) | LinkEnd::RefusedByPeer) => self.is_news(address, reason.to_string()),
             (None, LinkEnd::Failed(_) | LinkEnd::InReserve(_)) => false,
             (None, LinkEnd::Lost(_)) => true,
         };
@@ -183,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_was_told_of_a_host_is_told_once_and_its_number_is_bounded() {
-        let mut told = Told::default();
+        let mut told = LinkLog::default();
         let mut is_news = |host: &str, reason: &str| told.is_news(host, reason.to_owned());
         assert!(is_news("a", "x") && !is_news("a", "x") && is_news("b", "x") && is_news("a", "y"));
         (0..10_000).for_each(|number| assert!(is_news(&number.to_string(), "")));

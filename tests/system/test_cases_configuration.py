@@ -48,7 +48,7 @@ CONTROL = "- control-service: {{filename: {dir}/s}}\n"
         (
             "- node: {{id: host, datadir: {dir}}}\n- tcp-listener: {{port: 0}}\n" + CONTROL
             + "- command-service: {{service: shell, command: bash}}\n",
-            "node.yml:4: command-service shell: any node of the mesh can have it run bash as this node's user",
+            "node.yml:4: command-service shell: any node of the mesh can run its command as this node's user",
         ),
         (
             "- node: {{id: runner-1, datadir: {dir}}}\n- tcp-peer: {{address: '127.0.0.1:1'}}\n"

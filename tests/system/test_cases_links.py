@@ -68,7 +68,7 @@ def test_our_own_name_as_a_peer_is_told_once(mesh):
     refused = lines(node, "WARN", "connection refused")
     assert len(refused) <= 2 and any("our own node ID" in line for line in refused), refused
     assert " connected " not in node.log(), node.log()
-    told(examine(node), "this node refuses it: it uses our own node ID", "meshctl reload")
+    told(examine(node), "this node refuses it: it uses our own node ID", "meshctl reload", "warning")
 
 
 def test_a_node_that_is_not_wanted_never_says_that_it_is_connected(mesh):

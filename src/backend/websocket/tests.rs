@@ -136,7 +136,7 @@ async fn requests_for_something_else_are_answered() {
         ("HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", ""),
         ("POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "404 Not Found", "no mesh"),
         ("PRI * HTTP/2.0\r\n\r\n", "505 HTTP Version Not Supported", "version"),
-        ("\x16\x03\x01 garbage\r\n\r\n", "400 Bad Request", "bad request"),
+        ("\x16\x03\x01 garbage", "400 Bad Request", "set tls at both ends"),
         (
             &format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(70_000)),
             "431 Request Header Fields Too Large",

@@ -136,7 +136,7 @@ fn what_cannot_be_sent_is_named() {
         Bundle::collect(&flags, &Typed::default(), "i", &|_| None).unwrap().warnings
     };
     let warnings = told(&["-p", "site.yml"]);
-    assert!(warnings.iter().any(|text| text.contains("cannot be sent: project/fifo;")), "{warnings:?}");
+    assert!(warnings.iter().any(|text| text.contains("1 left out: project/fifo")), "{warnings:?}");
     let env = folder.path().join("env");
     let fifo = rustix::fs::Mode::from_raw_mode(0o600);
     for number in 0..7 {
@@ -144,10 +144,7 @@ fn what_cannot_be_sent_is_named() {
         rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, fifo, 0).unwrap();
     }
     let warnings = told(&["-p", "site.yml"]);
-    assert!(
-        warnings.iter().any(|text| text.contains("env/f0") && text.contains(" and 3 more")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|text| text.contains("8 left out: env/f0, env/f1")), "{warnings:?}");
 }
 
 #[test]

@@ -74,12 +74,8 @@ impl Tree {
     /// What to say of the things that are left out.
     pub(super) fn omission(&self) -> Option<String> {
         let names: Vec<&str> = self.left_out.iter().map(String::as_str).take(TOLD).collect();
-        let more = self.left_out.len() - names.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let names = names.join(", ");
-        (!names.is_empty()).then(|| {
-            format!("left out, as FIFOs, sockets and devices cannot be sent: {names}{more}; write files in their place")
-        })
+        let (count, names) = (self.left_out.len(), names.join(", "));
+        (count > 0).then(|| format!("FIFOs, sockets and devices cannot be sent, {count} left out: {names}"))
     }
 
     /// Adds what is in a directory, below `prefix` (empty for the top), but for the names in `without`. FIFOs,

@@ -67,7 +67,8 @@ fn what_receptor_accepts_loads() {
     assert_eq!(config.tcp_clients[0].address, host_port("localhost", 80));
     let ids: Vec<bool> = config.tls_servers.iter().map(|server| !server.admit_nameless).collect();
     assert_eq!(ids, [true, false]);
-    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let [warning, open] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(open.text.starts_with("tcp-client x: any node of the mesh can reach localhost:80"), "{open}");
     let text = warning.to_string();
     assert!(text.contains("requireclientcert without clientcas trusts the system's authorities"), "{text}");
 }

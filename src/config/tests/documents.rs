@@ -80,7 +80,7 @@ fn write_section(text: &mut String, directive: &Directive) {
     for remark in remarks.into_iter().flatten() {
         let _ = writeln!(text, "{remark}");
     }
-    if directive.parameters.is_empty() {
+    if directive.current().next().is_none() {
         let _ = writeln!(text, "Takes no parameters.");
         return;
     }

@@ -174,12 +174,14 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
             FinalStatus::Successful => {
                 verdict(Ending::Successful, format!("Finished; the end of its output is missing ({at})"))
             }
-            // As where there is no podman: the runner says that of a playbook, too.
-            FinalStatus::Failed => {
-                let began = || format!("the playbook failed ({at})");
-                let never = |why| format!("the playbook never began ({at}): {why}");
-                verdict(Ending::Failed, evidence.before_playbook.as_ref().map_or_else(began, never))
-            }
+            FinalStatus::Failed => verdict(
+                Ending::Failed,
+                match &evidence.before_playbook {
+                    None => format!("the playbook failed ({at})"),
+                    // As where there is no podman.
+                    Some(why) => format!("the playbook never began ({at}): {why}"),
+                },
+            ),
             FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),
             FinalStatus::Canceled => verdict(
                 Ending::Failed,

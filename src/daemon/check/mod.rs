@@ -126,7 +126,12 @@ pub(super) fn findings(config: &Config, running: bool, without_ends: bool, may_r
         findings.add("nothing to do", "there is no listener, no peer and no `local-only`");
     }
     findings.data_dir(&config.node.data_dir);
-    findings.unreachable(config);
+    if config.control_services.is_empty() && config.controller.is_none() {
+        for kind in wiring::work_types(config) {
+            let what = "nobody can submit to it: the node has no `control-service`";
+            findings.warn(format_args!("work type {}", kind.name), what);
+        }
+    }
     for component in config.components() {
         findings.component(&component);
         findings.claim(&component);
@@ -176,23 +181,6 @@ impl Findings {
     fn find(&mut self, severity: Severity, place: impl Display, what: impl Display, remedy: Option<&str>) {
         let (place, what, remedy) = (place.to_string(), what.to_string(), remedy.map(str::to_owned));
         self.list.push(Finding { what, place, severity, remedy });
-    }
-
-    /// Work types that nobody can submit to.
-    fn unreachable(&mut self, config: &Config) {
-        let components = config.components();
-        let has_links = components.iter().any(|component| matches!(component, Component::Link(_)));
-        let is_door = |component: &Component| match component {
-            Component::Control(ControlListener::Mesh(..)) => has_links,
-            other => matches!(other, Component::Control(_)),
-        };
-        if config.controller.is_some() || components.iter().any(is_door) {
-            return;
-        }
-        for kind in wiring::work_types(config) {
-            let what = "nobody can submit to it: the node has no `control-service` that anybody reaches";
-            self.warn(format_args!("work type {}", kind.name), what);
-        }
     }
 
     fn surroundings(&mut self, what: &str, limits: &Limits) {

@@ -2,7 +2,6 @@
 //! is the controller's to say.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,7 +10,7 @@ use tokio::time::timeout;
 use crate::control::Operations;
 use crate::controller::core::{JobState, NodeState, NodeType};
 use crate::rpc::operation::{Answer, InstanceFilter, JobFilter, Nothing, Operation};
-use crate::rpc::report::controller::{InstanceReport, JobReport};
+use crate::rpc::report::controller::InstanceReport;
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::CallerName;
 
@@ -20,9 +19,7 @@ const TOLD: usize = 20;
 /// How long to wait for the list of instances. The store may hang, and the other findings must not hang with it.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The exit codes of an engine that starts no container: 127 if there is none. No playbook ends with them.
-const OF_ENGINES: RangeInclusive<i32> = 125..=127;
-/// For how long, and of how many failed jobs, that is told.
+/// For how long, and of how many failed jobs, it is told that a container could not be started.
 const LATELY: SignedDuration = SignedDuration::from_hours(24);
 const LOOKED_AT: u32 = 100;
 
@@ -60,33 +57,20 @@ async fn of_store(controller: &dyn Operations) -> Option<Finding> {
     ))
 }
 
-/// Instances on which a job of late asked for a container that could not be started. Whether an engine is needed is known
-/// by jobs alone.
+/// Instances on which a job of late asked for a container that could not be started: whether an engine is needed, jobs
+/// alone know. No playbook ends with the exit codes of engines; 127 says that there is none.
 async fn of_engines(controller: &dyn Operations) -> Vec<Finding> {
-    let since = Timestamp::now().checked_sub(LATELY).ok();
-    let filter = JobFilter {
-        state: vec![JobState::Failed],
-        since,
-        limit: Some(LOOKED_AT),
-        brief: true,
-        ..JobFilter::default()
-    };
+    let (state, since) = (vec![JobState::Failed], Timestamp::now().checked_sub(LATELY).ok());
+    let filter = JobFilter { state, since, limit: Some(LOOKED_AT), brief: true, ..JobFilter::default() };
     let list = controller.operate(Operation::ListJobs(filter), CallerName::Unknown);
     let Ok(Ok((Answer::ListJobs(list), _))) = timeout(LISTED_WITHIN, list).await else { return Vec::new() };
-    without_engine(&list.jobs)
-}
-
-fn without_engine(jobs: &[JobReport]) -> Vec<Finding> {
-    let mut newest = BTreeMap::new();
-    for job in jobs.iter().filter(|job| job.rc.is_some_and(|rc| OF_ENGINES.contains(&rc))) {
-        if let Some(node) = &job.execution_node {
-            newest.entry(node).or_insert(job);
-        }
-    }
+    // From the oldest on, so that the newest counts.
+    let jobs = list.jobs.iter().rev().filter(|job| matches!(job.rc, Some(125..=127)));
+    let newest: BTreeMap<_, _> = jobs.filter_map(|job| Some((job.execution_node.as_ref()?, job))).collect();
     let told = newest.into_iter().map(|(node, job)| {
         let what = format!("job {} could not start its container: {}", job.id, job.explanation);
-        let remedy = "install the engine there (podman), or run without a container; \
-                      as the user of jobs: podman run --rm IMAGE true";
+        let remedy =
+            "install podman there, or run it without a container; as its user: podman run --rm IMAGE true";
         Finding::advice(format_args!("instance {node}"), what, remedy)
     });
     told.collect()
@@ -133,22 +117,6 @@ fn of_one(instance: &InstanceReport) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_instance_without_an_engine_is_told_once_with_the_newest_job_that_wanted_one() {
-        let job = |id, node: &str, rc| JobReport {
-            id,
-            execution_node: Some(node.to_owned()),
-            rc,
-            explanation: format!("no podman for {id}"),
-            ..JobReport::default()
-        };
-        let jobs =
-            [job(9, "e1", Some(2)), job(8, "e1", Some(127)), job(7, "e1", Some(125)), job(6, "e2", None)];
-        let found = without_engine(&jobs);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].place == "instance e1" && found[0].what.contains("no podman for 8"), "{found:?}");
-    }
 
     fn instance(name: &str, node_state: &str, reachable: bool) -> InstanceReport {
         InstanceReport {

@@ -84,7 +84,13 @@ pub(super) async fn of_peers(
         let status = dials.iter().find(|dial| dial.address == spec.to_string());
         let node = status.and_then(|status| status.node_id.as_ref());
         match sessions.iter().find(|link| Some(&link.node_id) == node) {
-            Some(link) => in_reserve(&place, link),
+            Some(LinkStatus { node_id, transport, address, .. }) => Finding::advice(
+                &place,
+                format_args!(
+                    "{node_id} is linked already, by {transport} {address}: this dial is in reserve"
+                ),
+                "nothing is wrong; where both ends dial, one of the two lines is enough",
+            ),
             None => {
                 let ended = status.and_then(|status| status.ended.as_ref());
                 of_peer(&place, &spec, &dial(&spec).await, ended)
@@ -92,13 +98,6 @@ pub(super) async fn of_peers(
         }
     });
     futures_util::future::join_all(asked).await
-}
-
-/// That both ends dial is no fault.
-fn in_reserve(place: &str, link: &LinkStatus) -> Finding {
-    let LinkStatus { node_id, transport, address, .. } = link;
-    let what = format!("{node_id} is linked already, by {transport} {address}: this dial is in reserve");
-    Finding::advice(place, what, "nothing is wrong; where both ends dial, one of the two lines is enough")
 }
 
 /// What comes of one dial.
@@ -143,28 +142,22 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled, ended: Option<&LinkE
             format!("no session: nothing comes back from {address}"),
             format!("see that meshd runs and its port is open {listens}"),
         ),
-        Dialled::Speaks | Dialled::Silent => match ended {
-            Some(LinkEnd::Refused(why)) => (
-                format!("{address} answers, and this node refuses it: {why}"),
-                "correct the line of this peer, or the other node, and then: meshctl reload".to_owned(),
-            ),
-            Some(LinkEnd::RefusedByPeer) => (
-                format!("{address} answers, and refuses this node"),
-                "its log says why: it may not allow this node (allowedpeers), or have two nodes of this name"
-                    .to_owned(),
-            ),
-            Some(LinkEnd::Lost(why) | LinkEnd::Failed(why)) => {
-                let what = format!("{address} answers, and there is no session; the last one: {why}");
-                return Finding::advice(place, what, AGAIN);
-            }
-            Some(LinkEnd::InReserve(_)) | None => {
-                return Finding::advice(
-                    place,
-                    format_args!("{address} answers, and there is no session"),
-                    AGAIN,
-                );
-            }
-        },
+        Dialled::Speaks | Dialled::Silent => {
+            let (what, remedy) = match ended {
+                Some(LinkEnd::Refused(why)) => {
+                    (format!("this node refuses it: {why}"), "correct it here or there, then: meshctl reload")
+                }
+                Some(LinkEnd::RefusedByPeer) => (
+                    "it refuses this node".to_owned(),
+                    "its log says why: it may not allow this node (allowedpeers), or have two nodes of this name",
+                ),
+                Some(LinkEnd::Lost(why) | LinkEnd::Failed(why)) => {
+                    (format!("there is no session, the last one: {why}"), AGAIN)
+                }
+                Some(LinkEnd::InReserve(_)) | None => ("there is no session".to_owned(), AGAIN),
+            };
+            return Finding::advice(place, format_args!("{address} answers, and {what}"), remedy);
+        }
         Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
             format!("on its host: journalctl -u meshd -n 50; if it refuses a certificate: {verify}"),
@@ -220,21 +213,13 @@ mod tests {
     fn of_a_peer_that_answers_it_is_known_who_refuses_whom_and_why() {
         let spec = DialSpec::Tcp(TcpDialOptions { address: "hop:1".to_owned(), tls: None, congestion: None });
         let told = |ended| of_peer("", &spec, &Dialled::Speaks, Some(&ended));
-        for (ended, what, severity) in [
-            (
-                LinkEnd::Refused("b is not allowed".to_owned()),
-                "refuses it: b is not allowed",
-                Severity::Error,
-            ),
-            (LinkEnd::RefusedByPeer, "refuses this node", Severity::Error),
-            (
-                LinkEnd::Failed("closed by the peer".to_owned()),
-                "the last one: closed by the peer",
-                Severity::Warning,
-            ),
+        for (ended, what) in [
+            (LinkEnd::Refused("b is not allowed".to_owned()), "this node refuses it: b is not allowed"),
+            (LinkEnd::RefusedByPeer, "it refuses this node"),
+            (LinkEnd::Failed("closed by the peer".to_owned()), "the last one: closed by the peer"),
         ] {
             let found = told(ended);
-            assert!(found.what.contains(what) && found.severity == severity, "{found}");
+            assert!(found.what.contains(what) && found.severity == Severity::Warning, "{found}");
         }
     }
 
