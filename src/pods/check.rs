@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 use super::api::{Api, ApiAnswer, HttpApi, ProvenServers};
@@ -33,8 +34,8 @@ pub async fn problems(kind: &KubernetesType) -> Vec<String> {
     if let Err(problem) = try_pod(kind).await {
         problems.push(problem);
     }
-    match missing_rights(kind).await {
-        Ok(missing) => problems.extend(missing),
+    match problems_of_server(kind).await {
+        Ok(found) => problems.extend(found),
         Err(problem) => problems.push(problem),
     }
     problems
@@ -52,28 +53,37 @@ async fn try_pod(kind: &KubernetesType) -> Result<(), String> {
     made.map(drop).map_err(|error| format!("pod: {error}"))
 }
 
-async fn missing_rights(kind: &KubernetesType) -> Result<Vec<String>, String> {
+async fn problems_of_server(kind: &KubernetesType) -> Result<Vec<String>, String> {
     let Some(credential) = own_credential(kind).await? else { return Ok(Vec::new()) };
     let made = HttpApi::new(&credential, None, &ProvenServers::default()).await;
     let (api, namespace) = made.map_err(|error| error.to_string())?;
     let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
-    let mut missing = Vec::new();
+    let mut problems = Vec::new();
     // A pod with TCP brings its output itself. A server that cannot be asked is named below.
     if kind.stream_method == StreamMethod::Logger
         && let Ok(version) = answer(api.version()).await
     {
-        missing.extend(too_old(&version));
+        problems.extend(too_old(&version));
     }
-    for (verb, subresource) in RIGHTS {
-        if !subresource.is_empty() && kind.stream_method == StreamMethod::Tcp {
-            continue;
-        }
-        if !answer(api.may(&namespace, verb, subresource)).await? {
-            let on = if subresource.is_empty() { "pods".to_owned() } else { format!("pods/{subresource}") };
-            missing.push(format!("its credential may not {verb} {on} in namespace {namespace}"));
-        }
-    }
-    Ok(missing)
+    let missing = missing_rights(&api, &namespace, kind.stream_method == StreamMethod::Tcp).await?;
+    let told = |right| format!("its credential may not {right} in namespace {namespace}");
+    problems.extend(missing.into_iter().map(told));
+    Ok(problems)
+}
+
+/// The rights that a credential lacks, as `create pods`. A pod that brings its output itself needs fewer.
+pub(super) async fn missing_rights(
+    api: &dyn Api,
+    namespace: &str,
+    brings_output: bool,
+) -> Result<Vec<String>, String> {
+    let needed = RIGHTS.into_iter().filter(|(_, subresource)| subresource.is_empty() || !brings_output);
+    let asked = needed.map(|(verb, subresource)| async move {
+        let on = if subresource.is_empty() { "pods".to_owned() } else { format!("pods/{subresource}") };
+        let may = answer(api.may(namespace, verb, subresource)).await?;
+        Ok::<_, String>((!may).then(|| format!("{verb} {on}")))
+    });
+    Ok(try_join_all(asked).await?.into_iter().flatten().collect())
 }
 
 async fn answer<T>(answer: ApiAnswer<T>) -> Result<T, String> {

@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::Value;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 
-use super::connect::chain;
+use super::failure::words;
 use super::http::{HttpApi, request};
 use super::spdy::SpdyStdin;
 use super::websocket::WebSocketStdin;
@@ -77,7 +77,7 @@ async fn open_spdy(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStream>, Ap
 
 async fn upgraded(response: Response<Body>) -> Result<Connection, ApiError> {
     let upgraded = hyper::upgrade::on(response).await;
-    upgraded.map(TokioIo::new).map_err(|error| ApiError::Unreachable(chain(&error).into()))
+    upgraded.map(TokioIo::new).map_err(|error| ApiError::Unreachable(words(&error).into()))
 }
 
 /// What the Status object at a stream's end says.

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use serde_json::Value;
 
-use super::connect::chain;
+use super::failure::words;
 use super::rights::MayPass;
 use super::{LogStream, PodChange, PodChanges};
 use crate::pods::api_error::ApiError;
@@ -66,7 +66,7 @@ fn message(status: StatusCode, body: &[u8]) -> String {
 async fn bytes(body: Body) -> Result<Vec<u8>, ApiError> {
     match Limited::new(body, MOST).collect().await {
         Ok(collected) => Ok(collected.to_bytes().into()),
-        Err(error) => Err(ApiError::Unreachable(chain(&*error).into())),
+        Err(error) => Err(ApiError::Unreachable(words(&*error).into())),
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn log(response: Response<Body>) -> LogStream {
     let has_end =
         headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
     let body = response.into_body().into_data_stream();
-    let bytes = body.map(|piece| piece.map_err(|error| io::Error::other(chain(&error))));
+    let bytes = body.map(|piece| piece.map_err(|error| io::Error::other(words(&error))));
     if has_end {
         return Box::pin(bytes.fuse());
     }
@@ -102,7 +102,7 @@ pub(super) fn changes(response: Response<Body>) -> PodChanges {
                     return Err(ApiError::Unreachable("an event of the watch is too long".into()));
                 }
                 Some(Ok(piece)) => held.extend_from_slice(&piece),
-                Some(Err(error)) => return Err(ApiError::Unreachable(chain(&error).into())),
+                Some(Err(error)) => return Err(ApiError::Unreachable(words(&error).into())),
                 None => return Ok(None),
             }
         }

@@ -13,11 +13,12 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
 
+use super::failure::words;
 use super::proven::ServerKey;
 use super::resolver::Resolver;
 
 /// How long a TCP connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A connection whose other side does not answer is given up after about a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_BETWEEN: Duration = Duration::from_secs(10);
@@ -60,20 +61,20 @@ pub(super) struct Connected {
 /// Makes a client.
 pub(super) async fn client(credential: &Credential) -> Result<Connected, ConnectError> {
     let config = match credential {
-        Credential::InCluster => Config::incluster().map_err(|e| ConnectError::InCluster(chain(&e)))?,
+        Credential::InCluster => Config::incluster().map_err(|e| ConnectError::InCluster(words(&e)))?,
         Credential::Default => {
             let found = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
-            found.map_err(|e| ConnectError::Kubeconfig(chain(&e)))?
+            found.map_err(|e| ConnectError::Kubeconfig(words(&e)))?
         }
         Credential::Kubeconfig(value) => {
             // The reader's own words would show values.
             let shape = |_| ConnectError::Kubeconfig("its fields are not those of a kubeconfig".into());
             let kubeconfig: Kubeconfig = serde_json::from_value(value.clone()).map_err(shape)?;
             let read = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-            read.map_err(|e| ConnectError::Kubeconfig(chain(&e)))?
+            read.map_err(|e| ConnectError::Kubeconfig(words(&e)))?
         }
     };
-    let client = build(&config).map_err(|e| ConnectError::Kubeconfig(chain(&*e)))?;
+    let client = build(&config).map_err(|e| ConnectError::Kubeconfig(words(&*e)))?;
     let url = &config.cluster_url;
     let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -117,21 +118,6 @@ fn build(config: &Config) -> Result<Client, BoxError> {
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
-}
-
-/// An error with its causes, each once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 impl std::fmt::Debug for Credential {

@@ -12,8 +12,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, Connected, Credential, chain};
-use super::failure::NoAnswer;
+use super::connect::{ConnectError, Connected, Credential};
+use super::failure::{NoAnswer, words};
 use super::proven::{ProvenServers, Server};
 use super::rate::RateLimit;
 use super::rights::{self, Rights};
@@ -72,7 +72,7 @@ impl HttpApi {
                 self.rights.note_answer(right, &mut response);
                 return Ok(response);
             }
-            Ok(Err(error)) => self.unreachable(NoAnswer::of(&error), &chain(&error)),
+            Ok(Err(error)) => self.unreachable(NoAnswer::of(&error), &words(&error)),
             Err(_) => {
                 let failure = NoAnswer { was_connected: true, is_misdirected: false };
                 self.unreachable(failure, &unanswered())

@@ -1,12 +1,15 @@
 //! The requests that a unit's machine asks for, and their answers on the way back to it: of the API server, of the watch
 //! and of the pod's streams. Owns which answer belongs to which request; decides nothing.
 
+use std::future::ready;
+
 use serde_json::Value;
 
 use super::stdin::attach_news;
 use super::{Driver, now};
 use crate::pods::api::{ApiAnswer, AttachError, LogStream, StdinStream};
 use crate::pods::api_error::ApiError;
+use crate::pods::check::missing_rights;
 use crate::pods::machine::{ApiRequest, AttachNews, StreamId};
 use crate::pods::pod_status::PodSeen;
 use crate::pods::watch::WatchNews;
@@ -24,6 +27,7 @@ pub(super) enum ApiNews {
     LogOpened(StreamId, Result<LogStream, ApiError>),
     Event(Result<Option<String>, ApiError>),
     Deleted(Result<(), ApiError>),
+    Unwatched(Result<(), ApiError>),
 }
 
 impl Driver {
@@ -40,7 +44,7 @@ impl Driver {
                     let gone = ApiError::Rejected("its definition cannot be used any more".into());
                     return self.machine.handle_not_sent(now(), gone);
                 };
-                let answer = api.create(template.namespace(), &template.named(&name));
+                let answer = self.explained(api.create(template.namespace(), &template.named(&name)));
                 let check = self.check_server();
                 let (permit, mut unwanted) = (self.unit.may_act(), self.is_unwanted.subscribe());
                 let cancelled = async move { drop(unwanted.wait_for(|is_unwanted| *is_unwanted).await) };
@@ -62,16 +66,16 @@ impl Driver {
             }
             // The pod is somebody else's, and was never seen: nothing has asked what server this is.
             ApiRequest::GetPod if self.pod.adopted && self.pod.pod_uid.is_empty() => {
-                let answer = after(self.check_server(), api.get(&pod));
+                let answer = self.explained(after(self.check_server(), api.get(&pod)));
                 self.requests.spawn(async move { ApiNews::Got(answer.await) });
             }
             ApiRequest::GetPod => {
-                let answer = api.get(&pod);
+                let answer = self.explained(api.get(&pod));
                 self.requests.spawn(async move { ApiNews::Got(answer.await) });
             }
             ApiRequest::Attach => {
                 self.attach.number += 1;
-                let (number, answer) = (self.attach.number, api.attach(&pod));
+                let (number, answer) = (self.attach.number, self.explained(api.attach(&pod)));
                 let permit = self.unit.may_send();
                 let task = self.requests.spawn(async move {
                     permit.await;
@@ -82,7 +86,7 @@ impl Driver {
             ApiRequest::SendStdin => self.send_stdin(),
             ApiRequest::CloseAttach => self.close_attach(),
             ApiRequest::OpenLog { stream, since, follow } => {
-                let answer = api.open_log(&pod, since, follow);
+                let answer = self.explained(api.open_log(&pod, since, follow));
                 let task = self.requests.spawn(async move { ApiNews::LogOpened(stream, answer.await) });
                 self.opening.insert(stream, task);
             }
@@ -119,6 +123,27 @@ impl Driver {
             match cluster {
                 Some(cluster) => cluster.check_server().await,
                 None => Ok(()),
+            }
+        }
+    }
+
+    /// An answer; a refusal names every right that is missing, as who grants the refused one alone meets the next.
+    fn explained<T: Send, A: Future<Output = Result<T, ApiError>> + Send>(
+        &self,
+        answer: A,
+    ) -> impl Future<Output = Result<T, ApiError>> + Send + use<T, A> {
+        let (api, namespace) = (self.cluster.api.clone(), self.pod.namespace.clone());
+        let brings_output = self.tcp.is_some();
+        async move {
+            match answer.await {
+                Err(ApiError::Forbidden(said)) => {
+                    let missing = missing_rights(&*api, &namespace, brings_output).await.unwrap_or_default();
+                    Err(ApiError::Forbidden(match missing.as_slice() {
+                        [] => said,
+                        missing => format!("{said}; its credential may not {}", missing.join(", ")),
+                    }))
+                }
+                answer => answer,
             }
         }
     }
@@ -175,6 +200,7 @@ impl Driver {
                 self.machine.handle_event(now, answer.ok().flatten().as_deref());
             }
             ApiNews::Deleted(answer) => self.machine.handle_deleted(now, answer),
+            ApiNews::Unwatched(refused) => self.machine.handle_unwatched(now, refused),
         }
     }
 
@@ -191,9 +217,8 @@ impl Driver {
             WatchNews::Absent => {}
             WatchNews::ServerIsBack => self.machine.handle_server_is_back(now),
             WatchNews::Refused(error) => {
-                let text =
-                    format!("Error getting pod {}/{}. Error: {error}", self.pod.namespace, self.pod.pod_name);
-                self.machine.handle_failure(now, text);
+                let refused = self.explained(ready(Err(error)));
+                self.requests.spawn(async move { ApiNews::Unwatched(refused.await) });
             }
         }
     }

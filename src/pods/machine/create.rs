@@ -16,7 +16,8 @@ use crate::rpc::UnitState as State;
 
 /// How long the API server may still execute a request whose answer was lost: its own request timeout.
 const IN_FLIGHT: Duration = Duration::from_secs(60);
-/// How long a server is waited for whose address and authority nothing has proved yet: one that restarts is back by then.
+/// How long a server of an earlier daemon, or of another node, is waited for that has not answered this one: one that
+/// restarts is back by then.
 pub(super) const UNPROVEN_FOR: Duration = Duration::from_secs(60);
 
 /// The progress of the pod's creation.
@@ -28,12 +29,14 @@ pub(super) struct Create {
     in_doubt_until: Option<Instant>,
     /// Why the last attempt failed.
     last_error: Option<String>,
-    /// Since when there is no answer of a server whose address and authority nothing has proved yet.
+    /// Since when there is no answer of a server that has answered an earlier daemon, or another node, at best.
     unproven_since: Option<Instant>,
     /// We may have created a pod of that name.
     may_exist: bool,
     /// A pod that the watch showed before the answer arrived.
     early: Option<PodSeen>,
+    /// What to fail with once the create is answered, as the pod cannot be watched.
+    unwatched: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,7 @@ impl Create {
             unproven_since: None,
             may_exist,
             early: None,
+            unwatched: None,
         }
     }
 
@@ -87,6 +91,11 @@ impl Create {
     /// A request is under way that may create a pod.
     pub(super) fn is_asked(&self) -> bool {
         self.step == CreateStep::Asked
+    }
+
+    /// The pod cannot be watched.
+    pub(super) fn fail_once_answered(&mut self, text: String) {
+        self.unwatched = Some(text);
     }
 
     pub(super) fn in_doubt_until(&self) -> Option<Instant> {
@@ -236,6 +245,9 @@ impl Machine {
                 }
             }
         }
+        if let Some(text) = self.create.unwatched.take() {
+            self.fail(now, text);
+        }
     }
 
     /// The cause to end with if a request that failed before there is a pod is not worth repeating.
@@ -243,12 +255,14 @@ impl Machine {
         if !error.is_passing() {
             return Some(error.to_string());
         }
+        // An earlier daemon, or another node, has asked the server for that pod: it may restart now.
+        let was_asked = matches!(self.create.step, CreateStep::Adopting | CreateStep::Resuming);
         match error.patience() {
-            Patience::None => Some(error.to_string()),
-            Patience::Short if now >= *self.create.unproven_since.get_or_insert(now) + UNPROVEN_FOR => {
-                Some(format!("{error} (for {} now)", duration::print(UNPROVEN_FOR)))
+            Patience::Short if was_asked => {
+                let until = *self.create.unproven_since.get_or_insert(now) + UNPROVEN_FOR;
+                (now >= until).then(|| format!("{error} (for {} now)", duration::print(UNPROVEN_FOR)))
             }
-            Patience::Short => None,
+            Patience::None | Patience::Short => Some(error.to_string()),
             Patience::Outage => {
                 self.create.unproven_since = None;
                 None
@@ -278,7 +292,7 @@ impl Machine {
     fn pause_create(&mut self, now: Instant, why: String, after: Option<Duration>) {
         self.create.step = CreateStep::Paused;
         let pause = self.create.pauses.next_with(&mut self.random).max(after.unwrap_or_default());
-        self.timers.set(Timer::Create, self.pause_until(now + pause));
+        self.timers.set(Timer::Create, now + pause);
         if self.create.last_error.is_none() {
             self.outputs.push_back(MachineOutput::Waits(why.clone()));
         }

@@ -235,6 +235,16 @@ impl Machine {
         }
     }
 
+    /// The watch is refused. Where the create is as well, that was refused first.
+    pub fn handle_unwatched(&mut self, now: Instant, refused: Result<(), ApiError>) {
+        let Err(error) = refused else { return };
+        let text = format!("Error getting pod {}. Error: {error}", self.pod_path());
+        match self.create.is_asked() {
+            true => self.create.fail_once_answered(text),
+            false => self.fail(now, text),
+        }
+    }
+
     /// The watch reports that the pod is gone, with its last status.
     pub fn handle_watched_gone(&mut self, now: Instant, pod: PodSeen) {
         if pod.uid != self.record.pod_uid || self.record.pod_uid.is_empty() {

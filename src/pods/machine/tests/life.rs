@@ -417,31 +417,53 @@ fn unconnected(patience: Patience) -> ApiError {
 }
 
 #[test]
-fn a_wrong_address_or_authority_fails_at_once_and_an_unproven_one_after_a_minute() {
-    let mut rig = Rig::new(settings());
-    rig.asks();
-    rig.unit.handle_not_sent(rig.now, unconnected(Patience::None));
-    assert_eq!(rig.asks(), [], "there is no pod");
-    assert!(rig.unit.is_idle() && rig.unit.record.pod_name.is_empty());
-    let detail = "Error creating pod: API server 10.0.0.1:6443: Connection refused";
-    assert_eq!(rig.last_said(), (State::Failed, detail));
+fn a_server_that_never_answered_fails_a_new_unit_at_once_and_another_ones_pod_after_a_minute() {
+    let cause = "API server 10.0.0.1:6443: Connection refused";
+    for patience in [Patience::None, Patience::Short] {
+        let mut rig = Rig::new(settings());
+        rig.asks();
+        rig.unit.handle_not_sent(rig.now, unconnected(patience));
+        assert_eq!(rig.asks(), [], "there is no pod");
+        assert!(rig.unit.is_idle() && rig.unit.record.pod_name.is_empty());
+        assert_eq!(rig.last_said(), (State::Failed, &*format!("Error creating pod: {cause}")));
+    }
 
-    let (mut rig, begun) = (Rig::new(settings()), Instant::now());
-    rig.now = begun;
+    let theirs = PodRecord { pod_name: "theirs".into(), adopted: true, ..record() };
+    let mut rig = Rig::with(Machine::start(settings(), theirs));
     rig.asks();
-    let mut names = std::collections::BTreeSet::new();
+    let begun = rig.now;
     while rig.unit.state() == State::Pending {
-        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Short));
+        rig.unit.handle_pod(rig.now, Err(unconnected(Patience::Short)));
         if rig.unit.state() == State::Pending {
-            assert_eq!(rig.wake(), Timer::Create);
-            let ApiRequest::Create(name) = rig.asks_one() else { panic!("no create") };
-            names.insert(name);
+            assert_eq!(rig.wake(), Timer::Get);
+            assert_eq!(rig.asks_one(), ApiRequest::GetPod);
         }
     }
     assert_eq!(rig.now - begun, Duration::from_secs(60));
-    assert!(names.len() > 3, "none of those pods exists");
     rig.asks();
-    assert_eq!(rig.last_said(), (State::Failed, format!("{detail} (for 1m0s now)").as_str()));
+    let detail = format!("Error getting pod ns/theirs. Error: {cause} (for 1m0s now)");
+    assert_eq!(rig.last_said(), (State::Failed, detail.as_str()));
+}
+
+#[test]
+fn a_refused_watch_waits_for_the_answer_to_the_create() {
+    let forbidden = |verb: &str| ApiError::Forbidden(format!("pods is forbidden: u cannot {verb}"));
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    rig.unit.handle_unwatched(rig.now, Err(forbidden("list")));
+    assert_eq!(rig.unit.state(), State::Pending);
+    rig.unit.handle_created(rig.now, Err(forbidden("create")));
+    assert_eq!(rig.asks(), []);
+    assert_eq!(rig.last_said(), (State::Failed, "Error creating pod: pods is forbidden: u cannot create"));
+
+    let mut rig = Rig::new(settings());
+    rig.asks();
+    rig.unit.handle_unwatched(rig.now, Err(forbidden("list")));
+    let pod = rig.pod(Container::Unknown);
+    rig.unit.handle_created(rig.now, Ok(pod.clone()));
+    assert_eq!(rig.asks_one(), ApiRequest::Delete(pod.uid));
+    let (state, detail) = rig.last_said();
+    assert!(state == State::Failed && detail.ends_with("cannot list"), "{detail}");
 }
 
 #[test]
@@ -462,7 +484,7 @@ fn what_a_unit_waits_for_is_told_once_when_the_waiting_begins() {
     rig.asks();
     let mut told = Vec::new();
     for _ in 0..3 {
-        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Short));
+        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Outage));
         told.extend(std::iter::from_fn(|| rig.unit.poll_output()));
         rig.wake();
     }
