@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::Context;
 use super::channel::Channel;
-use super::session::{Next, Peer};
+use super::session::{Next, Peer, Stop};
 use crate::counters::ControllerCounters;
 use crate::os::answers::is_small;
 use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
@@ -46,6 +46,7 @@ pub(super) async fn execute(
     channel: &mut Channel,
     peer: &Peer,
     operation: Map<String, Value>,
+    stop: &Stop,
 ) -> io::Result<Next> {
     let (answer, rest) = match operate(context, peer, operation).await {
         Ok((answer, rest)) => (Ok(answer), rest),
@@ -59,12 +60,15 @@ pub(super) async fn execute(
         channel.send_large(line).await?;
     }
     let Some(mut rest) = rest else { return Ok(Next::Command) };
-    // One piece at a time: a client that reads slowly makes nobody wait but its own session.
-    while let Some(piece) = next_piece(channel, &mut *rest).await? {
-        channel.write_all(&piece).await?;
-        channel.flush().await?;
-    }
-    Ok(Next::Close)
+    let streamed = async {
+        // One piece at a time: a client that reads slowly makes nobody wait but its own session.
+        while let Some(piece) = next_piece(channel, &mut *rest).await? {
+            channel.write_all(&piece).await?;
+            channel.flush().await?;
+        }
+        Ok(Next::Close)
+    };
+    stop.or_streamed(streamed).await
 }
 
 /// The next piece, for as long as the client is there.

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
-use super::session::{Neighbour, Shares};
+use super::session::{Neighbour, Shares, Stop};
 use super::{Context, ListenError, session};
 use crate::os::address::{open_first, plain, resolve};
 use crate::os::places::Places;
@@ -149,10 +149,10 @@ impl Server {
     }
 
     /// Serves until `retire` or `shutdown`, then removes the sockets. A service that retires lets its commands end;
-    /// at a shutdown they have a while for that, and are cut then.
+    /// at a shutdown they have a while for that, and are cut then; what is streamed ends at once.
     pub(crate) async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
         let closed = self.closed.drop_guard();
-        let sessions = Arc::new(Sessions::new(self.context, self.limits));
+        let sessions = Arc::new(Sessions::new(self.context, self.limits, shutdown.clone()));
         let mut loops = JoinSet::new();
         for listener in self.unix {
             loops.spawn(accept(listener, sessions.clone()));
@@ -170,10 +170,10 @@ impl Server {
             () = retire.cancelled() => {}
             () = shutdown.cancelled() => {}
         }
-        sessions.stop.cancel();
+        sessions.stop.commands.cancel();
         while loops.join_next().await.is_some() {}
         drop(closed);
-        sessions.end(&shutdown).await;
+        sessions.end().await;
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
     loop {
         let accepted = tokio::select! {
             biased;
-            () = sessions.stop.cancelled() => break,
+            () = sessions.stop.commands.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -214,17 +214,17 @@ pub(super) struct Sessions {
     limits: ServerLimits,
     places: Shares<Places<Neighbour>>,
     tasks: TaskTracker,
-    /// No new clients, no new commands.
-    stop: CancellationToken,
+    /// No new clients, no new commands, and no more of what is streamed.
+    stop: Stop,
     /// Commands end where they are.
     cut: CancellationToken,
 }
 
 impl Sessions {
-    pub(super) fn new(context: Context, limits: ServerLimits) -> Self {
+    pub(super) fn new(context: Context, limits: ServerLimits, daemon: CancellationToken) -> Self {
         let places = Shares::new(|| Places::new(limits.connections));
-        let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
-        Self { context, limits, places, tasks: TaskTracker::new(), stop, cut }
+        let stop = Stop { commands: CancellationToken::new(), daemon };
+        Self { context, limits, places, tasks: TaskTracker::new(), stop, cut: CancellationToken::new() }
     }
 
     /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
@@ -252,10 +252,10 @@ impl Sessions {
         self.tasks.spawn(session.instrument(span));
     }
 
-    async fn end(&self, shutdown: &CancellationToken) {
+    async fn end(&self) {
         self.tasks.close();
         let patience = async {
-            shutdown.cancelled().await;
+            self.stop.daemon.cancelled().await;
             sleep(self.limits.grace).await;
         };
         let ended = tokio::select! {

@@ -30,6 +30,32 @@ pub(super) enum Next {
     Close,
 }
 
+/// How far the service has ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stop {
+    /// No new commands.
+    pub(super) commands: CancellationToken,
+    /// The daemon ends: what it streams goes on at the next one.
+    pub(super) daemon: CancellationToken,
+}
+
+impl Stop {
+    /// Streams something to a client, until the daemon ends. The client asks the next one for the rest.
+    pub(super) async fn or_streamed(
+        &self,
+        streamed: impl Future<Output = io::Result<Next>>,
+    ) -> io::Result<Next> {
+        tokio::select! {
+            biased;
+            next = streamed => next,
+            () = self.daemon.cancelled() => {
+                tracing::info!("what is streamed ends with the daemon: its reader has to go on from what it has");
+                Ok(Next::Close)
+            }
+        }
+    }
+}
+
 /// Who speaks.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -104,7 +130,7 @@ pub(super) async fn run(
     link: Box<dyn ClientStream>,
     peer: &Peer,
     limits: &ServerLimits,
-    stop: &CancellationToken,
+    stop: &Stop,
 ) {
     let mut channel =
         Channel::new(link, limits.idle, context.lines.room(peer.trusted, peer.neighbour(&context.node)));
@@ -114,7 +140,7 @@ pub(super) async fn run(
             biased;
             () = channel.close(limits.linger) => {}
             // The daemon's end does not wait for clients that keep their side open.
-            () = stop.cancelled() => {}
+            () = stop.commands.cancelled() => {}
         },
         Err(error) => tracing::debug!(%error, "client lost"),
     }
@@ -126,14 +152,14 @@ async fn converse(
     channel: &mut Channel,
     peer: &Peer,
     limits: &ServerLimits,
-    stop: &CancellationToken,
+    stop: &Stop,
 ) -> io::Result<()> {
     channel.send(&format!("Receptor Control, node {}\n", context.node.id())).await?;
     let mut patience = limits.first_command;
     loop {
         let line = tokio::select! {
             biased;
-            () = stop.cancelled() => return Ok(()),
+            () = stop.commands.cancelled() => return Ok(()),
             line = next_line(channel, patience, limits.line) => line?,
         };
         let line = match line {
@@ -181,7 +207,7 @@ async fn command(
     channel: &mut Channel,
     peer: &Peer,
     line: Vec<u8>,
-    stop: &CancellationToken,
+    stop: &Stop,
 ) -> io::Result<Next> {
     let request = Request::parse(&line);
     // A command may go on for long.
@@ -206,7 +232,7 @@ async fn execute(
     channel: &mut Channel,
     peer: &Peer,
     request: Request,
-    stop: &CancellationToken,
+    stop: &Stop,
 ) -> io::Result<Next> {
     if let Err(refusal) = access::check(context, peer, &request) {
         let is_start = matches!(&request, Request::Work(WorkRequest::Submit(submit)) if submit.at_once);
@@ -224,11 +250,11 @@ async fn execute(
         }
         Request::Ping { target } => tokio::select! {
             answer = ping::answer(context, &target) => Ok(answer),
-            () = stop.cancelled() => return stopping(channel).await,
+            () = stop.commands.cancelled() => return stopping(channel).await,
         },
         Request::Traceroute { target } => tokio::select! {
             answer = traceroute::answer(context, &target) => Ok(answer),
-            () = stop.cancelled() => return stopping(channel).await,
+            () = stop.commands.cancelled() => return stopping(channel).await,
         },
         Request::Reload => Ok(reload::answer(context).await),
         Request::NodeForget { node } => node::forget(context, &node).await,
@@ -236,20 +262,20 @@ async fn execute(
             let answer = tokio::select! {
                 answer = link::test(context, &test) => answer,
                 () = channel.gone() => return Ok(Next::Close),
-                () = stop.cancelled() => return stopping(channel).await,
+                () = stop.commands.cancelled() => return stopping(channel).await,
             };
             return channel.answer(answer).await.map(|()| Next::Close);
         }
         Request::Doctor(asked) => tokio::select! {
             answer = doctor::answer(context, peer, asked) => answer,
             () = channel.gone() => return Ok(Next::Close),
-            () = stop.cancelled() => return stopping(channel).await,
+            () = stop.commands.cancelled() => return stopping(channel).await,
         },
         Request::LogLevel { level } => loglevel::answer(context, level.as_deref()),
         Request::Controller { operation } => {
-            return controller::execute(context, channel, peer, operation).await;
+            return controller::execute(context, channel, peer, operation, stop).await;
         }
-        Request::Work(request) => return work::execute(context, channel, peer, request).await,
+        Request::Work(request) => return work::execute(context, channel, peer, request, stop).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {
                 Ok(service) => connect::bridge(channel, service).await.map(|()| Next::Close),

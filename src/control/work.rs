@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
-use super::session::{Next, Peer};
+use super::session::{Next, Peer, Stop};
 use super::{Context, RequestRefusal};
 use crate::rpc::follow::ANSWER;
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
@@ -27,15 +27,16 @@ pub(super) async fn execute(
     channel: &mut Channel,
     peer: &Peer,
     request: WorkRequest,
+    stop: &Stop,
 ) -> io::Result<Next> {
     let answer = match request {
         WorkRequest::Submit(request) if request.at_once => {
-            return start(context, channel, peer, request).await;
+            return start(context, channel, peer, request, stop).await;
         }
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
         WorkRequest::Adopt(what) => adopt(context, peer, what).await,
-        WorkRequest::Results(what) => return results(context, channel, peer, what).await,
-        WorkRequest::Follow(what) => return follow(context, channel, peer, what).await,
+        WorkRequest::Results(what) => return results(context, channel, peer, what, stop).await,
+        WorkRequest::Follow(what) => return follow(context, channel, peer, what, stop).await,
         WorkRequest::List { unit } => match context.work.listing(unit.as_deref(), &peer.caller(None)).await {
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
@@ -111,10 +112,16 @@ async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result
 }
 
 /// How our own nodes follow a unit: output and status over one connection.
-async fn follow(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
+async fn follow(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    what: Follow,
+    stop: &Stop,
+) -> io::Result<Next> {
     let Follow { unit, start, signature, .. } = what;
     match Frames::open(&context.work, &unit, start, &peer.caller(signature)).await {
-        Ok(frames) => tell(channel, &unit, frames).await,
+        Ok(frames) => stop.or_streamed(tell(channel, &unit, frames)).await,
         Err(error) => refuse(channel, &error).await.map(|_| Next::Close),
     }
 }
@@ -146,9 +153,10 @@ async fn start(
     channel: &mut Channel,
     peer: &Peer,
     request: SubmitRequest,
+    stop: &Stop,
 ) -> io::Result<Next> {
     match begin(context, channel, peer, request).await {
-        Ok((id, frames)) => tell(channel, &id, frames).await,
+        Ok((id, frames)) => stop.or_streamed(tell(channel, &id, frames)).await,
         Err(Broken::Unit(error)) => refuse(channel, &error).await.map(|_| Next::Close),
         Err(Broken::Client { error, .. }) => Err(error),
     }
@@ -284,25 +292,34 @@ async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)
     submission.abort(cause.to_string()).await;
 }
 
-async fn results(context: &Context, channel: &mut Channel, peer: &Peer, what: Follow) -> io::Result<Next> {
+async fn results(
+    context: &Context,
+    channel: &mut Channel,
+    peer: &Peer,
+    what: Follow,
+    stop: &Stop,
+) -> io::Result<Next> {
     let Follow { unit, start, signature, ends_with_unit } = what;
     let mut output = match context.work.results(&unit, start, &peer.caller(signature)).await {
         Ok(output) => output,
         Err(error) => return refuse(channel, &error).await,
     };
     channel.send(&format!("Streaming results for work unit {unit}\n")).await?;
-    while let Some(chunk) = next_chunk(channel, &mut output).await? {
-        channel.write_all(&chunk).await?;
-        // TLS takes bytes that the socket does not: they must not lie here while nothing follows, or at the end.
-        channel.flush().await?;
-    }
-    if !ends_with_unit {
-        tokio::select! {
-            () = output.farewell() => {}
-            () = channel.gone() => {}
+    let streamed = async {
+        while let Some(chunk) = next_chunk(channel, &mut output).await? {
+            channel.write_all(&chunk).await?;
+            // TLS takes bytes that the socket does not: they must not lie here while nothing follows, or at the end.
+            channel.flush().await?;
         }
-    }
-    Ok(Next::Close)
+        if !ends_with_unit {
+            tokio::select! {
+                () = output.farewell() => {}
+                () = channel.gone() => {}
+            }
+        }
+        Ok(Next::Close)
+    };
+    stop.or_streamed(streamed).await
 }
 
 /// The next output, for as long as the client is there. A failure half way can only be signalled by closing.

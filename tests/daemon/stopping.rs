@@ -122,11 +122,41 @@ fn a_node_that_stops_dials_no_more() {
     assert!(listener.accept().is_err(), "it has dialled again");
 }
 
+/// Submits a job to `far` that prints a line, and ends with its directory.
+fn submit(node: &Node) -> String {
+    let mut submitting = client(node);
+    // It outlives its node.
+    let script = "'echo begun; while [ -e $MESHD_UNIT_DIR ]; do sleep 0.1; done'";
+    let submission =
+        json!({"command": "work", "subcommand": "submit", "node": "far", "worktype": "sh", "params": script});
+    let created = ask(&mut submitting, &submission.to_string());
+    submitting.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    line(&mut submitting);
+    created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned()
+}
+
+#[test]
+fn readers_of_results_do_not_hold_up_the_end() {
+    let (mut near, mut far, _entrance) = pair();
+    let unit = submit(&near);
+    // Read here, and from the other node, which follows it for that.
+    let mut readers = [client(&near), client(&far)];
+    for reader in &mut readers {
+        assert!(ask(reader, &format!("work results {unit}")).contains("Streaming"));
+        assert_eq!(line(reader), "begun\n");
+    }
+    for (node, reader) in [&mut near, &mut far].into_iter().zip(&mut readers) {
+        let took = node.stop();
+        println!("{took:?}");
+        assert!(took < AT_ONCE, "it took {took:?}");
+        assert_eq!(line(reader), "", "in order, and without a word that would be output");
+    }
+}
+
 #[test]
 fn commands_in_progress_get_the_grace_period_and_no_more() {
     let (mut near, mut far, entrance) = pair();
-    // A stream through a proxy, one by `connect`, and the output of a running job, followed locally and from
-    // the other node.
+    // A stream through a proxy, and one by `connect`.
     let _proxied = {
         let mut stream = TcpStream::connect(("127.0.0.1", entrance)).unwrap();
         stream.write_all(b"something").unwrap();
@@ -135,18 +165,6 @@ fn commands_in_progress_get_the_grace_period_and_no_more() {
     let mut connected = client(&near);
     assert_eq!(ask(&mut connected, "connect far control"), "Connecting\n");
     assert!(line(&mut connected).contains("far"), "greeted by the other node");
-    let mut submitting = client(&near);
-    // It outlives its node, and ends with its directory.
-    let script = "'echo begun; while [ -e $MESHD_UNIT_DIR ]; do sleep 0.1; done'";
-    let submission =
-        json!({"command": "work", "subcommand": "submit", "node": "far", "worktype": "sh", "params": script});
-    let created = ask(&mut submitting, &submission.to_string());
-    let unit = created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned();
-    submitting.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
-    line(&mut submitting);
-    let mut following = client(&near);
-    assert!(ask(&mut following, &format!("work results {unit}")).contains("Streaming"));
-    assert_eq!(line(&mut following), "begun\n");
     let took = far.stop();
     println!("the execution node: {took:?}");
     assert!(took < GRACE, "the execution node took {took:?}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
 
 use super::rig::{Client, Service, connect, context, until};
 use crate::control::ServerLimits;
@@ -43,7 +44,8 @@ impl Accept for Exhausted {
 #[tokio::test(start_paused = true)]
 async fn a_listener_without_descriptors_rests_and_tries_on() {
     let (near, far) = tokio::io::duplex(1024);
-    let sessions = Arc::new(Sessions::new(context().await, ServerLimits::default()));
+    let sessions =
+        Arc::new(Sessions::new(context().await, ServerLimits::default(), CancellationToken::new()));
     let start = tokio::time::Instant::now();
     accept(Exhausted { failures: 5, client: Some(far) }, sessions).await;
     assert!(start.elapsed().as_millis() >= 1000, "it does not spin");
@@ -102,7 +104,7 @@ fn unix() -> Peer {
 /// Where one neighbour may have two places: who of these is let in, `+`, one after the other.
 async fn let_in(peers: impl IntoIterator<Item = Peer>) -> String {
     let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
-    let sessions = Arc::new(Sessions::new(context().await, limits));
+    let sessions = Arc::new(Sessions::new(context().await, limits, CancellationToken::new()));
     let (mut comers, mut clients) = (VecDeque::new(), Vec::new());
     for peer in peers {
         let (near, far) = tokio::io::duplex(1024);

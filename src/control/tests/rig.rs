@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::ClientStream;
-use crate::control::session::{self, Peer};
+use crate::control::session::{self, Peer, Stop};
 use crate::control::{
     Context, Life, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits,
 };
@@ -237,7 +237,14 @@ pub(super) fn ungreeted(
             host: None,
             name: "test".to_owned(),
         };
-        session::run(&context, link, &peer, &ServerLimits::default(), &stop).await;
+        session::run(
+            &context,
+            link,
+            &peer,
+            &ServerLimits::default(),
+            &Stop { commands: stop, ..Stop::default() },
+        )
+        .await;
     });
     near
 }

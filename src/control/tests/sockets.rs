@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::rig::{Client, DEADLINE, Service, context, session as talk};
 use crate::control::channel::ClientStream;
-use crate::control::session::{self, Peer};
+use crate::control::session::{self, Peer, Stop};
 use crate::control::{ListenError, Server, ServerLimits};
 use crate::os::unix_socket::BindError;
 use crate::wire::ServiceName;
@@ -120,7 +120,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
             name: "test".to_owned(),
         };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
-        session::run(&serving, link, &peer, &ServerLimits::default(), &CancellationToken::new()).await;
+        session::run(&serving, link, &peer, &ServerLimits::default(), &Stop::default()).await;
     });
     let mut client = Client::greeted(dialled.unwrap()).await;
     client.send(format!("work results {id}\n")).await;
@@ -148,9 +148,26 @@ async fn a_stopped_service_cuts_what_does_not_end() {
     let limits = ServerLimits { grace: std::time::Duration::ZERO, ..ServerLimits::default() };
     let context = context().await;
     let service = Service::start(&context, limits);
-    let (id, _) = service.connect().await.submit("work submit alpha hold", b"").await;
-    let mut follower = service.connect().await;
-    follower.ask(&format!("work results {id}")).await;
+    let mut sender = service.connect().await;
+    assert!(sender.ask("work submit alpha hold").await.contains("Send stdin data"));
     service.stop().await;
-    assert_eq!(follower.rest().await, b"");
+    assert_eq!(sender.rest().await, b"");
+}
+
+#[tokio::test]
+async fn what_is_streamed_ends_with_the_daemon_at_once() {
+    let context = context().await;
+    let service = Service::start(&context, ServerLimits { grace: 2 * DEADLINE, ..ServerLimits::default() });
+    let mut readers = Vec::new();
+    // Nobody reads all of the long one.
+    for (command, payload) in [("results", 1 << 20), ("results", 1), ("follow", 1)] {
+        let (id, _) = service.connect().await.submit("work submit alpha hold", &vec![b'x'; payload]).await;
+        let mut reader = service.connect().await;
+        reader.ask(&format!("work {command} {id}")).await;
+        readers.push(reader);
+    }
+    service.stop().await;
+    for mut reader in readers {
+        reader.rest().await;
+    }
 }

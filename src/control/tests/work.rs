@@ -5,7 +5,7 @@ use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::rig::{Client, DEADLINE, Service, context, session, session_over, ungreeted};
+use super::rig::{Client, DEADLINE, Service, context, session, session_over, session_until, ungreeted};
 use crate::control::{Context, ServerLimits};
 use crate::rpc::follow::Frame;
 
@@ -74,10 +74,13 @@ async fn units_are_reported_ended_and_forgotten() {
 async fn results_are_followed_until_the_unit_ends() {
     let context = context().await;
     let (id, _) = session(&context).await.submit("work submit alpha hold", b"so far\n").await;
-    let mut follower = session(&context).await;
+    let stop = CancellationToken::new();
+    let mut follower = session_until(&context, stop.clone()).await;
     follower.send(format!("work results {id}\nignored\n")).await;
     assert_eq!(follower.line().await, format!("Streaming results for work unit {id}"));
     assert_eq!(follower.line().await, "so far");
+    // A service that a new configuration has replaced.
+    stop.cancel();
     session(&context).await.ask(&format!("work cancel {id}")).await;
     assert_eq!(follower.rest().await, b"");
 }
