@@ -187,9 +187,17 @@ fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeErro
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let reason = match tls {
         Some(error) => advice(error),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "the peer closed the connection inside the handshake: it may refuse our certificate, or not speak \
-             TLS; its log says why"
+        // How a connection ends depends on what is on its way then: one cause, and one text.
+        None if matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+        ) =>
+        {
+            "the peer refused or went away inside the handshake: it does not accept our certificate, speaks no TLS, \
+             or is down behind a forwarder; if it is up, its log says why"
                 .to_owned()
         }
         None => error.to_string(),

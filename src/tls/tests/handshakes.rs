@@ -254,10 +254,27 @@ async fn who_does_not_speak_tls_is_told_apart() {
     far.write_all(b"\x24\x00\x01{\"NodeID\":\"x\"}").await.unwrap();
     let text = refusal(pki.server("a").accept(near).await);
     assert!(text.contains("does not speak TLS") && text.contains("set tls at both ends"), "{text}");
+}
+
+#[tokio::test]
+async fn who_goes_away_inside_a_handshake_is_told_of_in_one_way() {
+    let pki = Pki::new();
+    pki.node("a");
+    let said = "TLS profile cli: the peer refused or went away inside the handshake: ";
     let (near, far) = tokio::io::duplex(1 << 10);
     drop(far);
-    let text = refusal(pki.server("a").accept(near).await);
-    assert!(text.contains("closed the connection inside the handshake"), "{text}");
+    let closed = refusal(pki.client("a").connect(near, "localhost").await);
+    assert!(closed.starts_with(said), "{closed}");
+    // A forwarder that has nobody behind it closes over what it has not read.
+    let forwarder = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = tokio::net::TcpStream::connect(forwarder.local_addr().unwrap()).await.unwrap();
+    let (far, client) = (forwarder.accept().await.unwrap().0, pki.client("a"));
+    let reset = async {
+        far.readable().await.unwrap();
+        drop(far);
+    };
+    let (refused, ()) = tokio::join!(client.connect(near, "localhost"), reset);
+    assert_eq!(refused.err().unwrap().to_string(), closed);
 }
 
 #[tokio::test(start_paused = true)]
