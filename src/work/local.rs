@@ -4,7 +4,6 @@
 
 mod queue;
 mod reconcile;
-mod retention;
 mod start;
 
 use std::collections::BTreeMap;
@@ -50,7 +49,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Starts the spawner, and the task that releases what was kept for its time.
+    /// Starts the spawner.
     ///
     /// # Errors
     /// [`OpenError`] for two types of one name, and when no process can be started.
@@ -173,6 +172,13 @@ impl Local {
     /// Notices what happens to files in a unit's directory.
     pub(crate) async fn watch(&self, dir: &Path) -> Subscription {
         self.watcher.subscribe(dir).await
+    }
+
+    /// For how long finished units of each type are kept, where that is limited.
+    pub(crate) fn kept_for(&self) -> BTreeMap<String, Duration> {
+        let types = self.types.load();
+        let limited = |kind: &CommandType| Some((kind.name.clone(), kind.limits.release_after?));
+        types.values().filter_map(limited).collect()
     }
 
     /// The limits of a type that is still configured.

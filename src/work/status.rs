@@ -39,6 +39,8 @@ pub struct Status {
     pub verify_signature: bool,
     /// How much it may print, if that is bounded beside the limits of its type.
     pub max_stdout: Option<Box<OutputBound>>,
+    /// Its submission was refused: it never starts, and nobody may know of it.
+    pub refused: bool,
 }
 
 /// ExtraData by kind.
@@ -220,6 +222,8 @@ struct OwnKeys {
     verify_signature: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_stdout: Option<Box<OutputBound>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    refused: bool,
 }
 
 /// A file as it is written. It is read as a report and as [`OwnKeys`].
@@ -250,6 +254,7 @@ impl Status {
             exit_code,
             verify_signature,
             max_stdout,
+            refused: false,
         }
     }
 
@@ -260,7 +265,7 @@ impl Status {
     pub fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
         // ExtraData stays text until it is known what it is.
         let report: UnitReport<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
-        let OwnKeys { payload_awaited, submitter, asked, verify_signature, max_stdout } =
+        let OwnKeys { payload_awaited, submitter, asked, verify_signature, max_stdout, refused } =
             serde_json::from_slice(bytes)?;
         let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, .. } = report;
         let mut life = Life::read(state, detail, stdout_size);
@@ -270,7 +275,17 @@ impl Status {
             // Detail is its node's, which speaks of what comes there.
             life.awaits_payload = false;
         }
-        Ok(Self { life, work_type, extra, submitter, asked, exit_code, verify_signature, max_stdout })
+        Ok(Self {
+            life,
+            work_type,
+            extra,
+            submitter,
+            asked,
+            exit_code,
+            verify_signature,
+            max_stdout,
+            refused,
+        })
     }
 
     /// The file's content: one line of JSON.
@@ -288,6 +303,7 @@ impl Status {
                 asked: self.asked,
                 verify_signature: self.verify_signature,
                 max_stdout: self.max_stdout.clone(),
+                refused: self.refused,
             },
         };
         let mut line =

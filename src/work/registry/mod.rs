@@ -11,6 +11,7 @@ mod jobs;
 mod listing;
 mod reserve;
 mod restart;
+mod retention;
 mod submit;
 
 pub use self::jobs::{ChildStatus, ChildUnit, ChildWatch};
@@ -132,7 +133,7 @@ impl Registry {
         let this = Self { units, local, remotes, pods, jobs, reserve, verifier };
         this.resume_all().await?;
         this.local.discard_old_run_dirs().await;
-        this.local.start_retention();
+        this.start_retention();
         this.pods.sweep();
         this.keep_reserve();
         Ok(this)

@@ -20,8 +20,8 @@ use crate::work::jobs::JobIntake;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
-use crate::work::store::Store;
-use crate::work::unit::{Event, UnitId};
+use crate::work::store::{Durability, Store};
+use crate::work::unit::{Event, State, UnitId};
 use crate::work::units::{Entry, Exceeded, Leftovers, Started, Writer};
 use crate::work::{Caller, Submitter, WorkError};
 
@@ -289,9 +289,23 @@ impl Submission {
                 }
             }
         });
-        match started.await {
+        let started = started.await;
+        if started.is_err() {
+            self.note_refused().await;
+        }
+        match started {
             Err(WorkError::EndedEarly(_)) => Err(self.ended_early()),
             started => started,
+        }
+    }
+
+    /// Notes, durably, that the unit goes by itself.
+    async fn note_refused(&self) {
+        let mut writer = self.entry.writer(self.store()).await;
+        let status = Status { refused: true, ..Status::clone(&writer.status()) };
+        if status.life.state == State::Failed {
+            // A failed write is repeated.
+            let _ = writer.put(status, Durability::Durable).await;
         }
     }
 
@@ -345,6 +359,7 @@ impl Submission {
             return;
         }
         self.entry.apply(self.store(), event).await;
+        self.note_refused().await;
         self.done = true;
     }
 

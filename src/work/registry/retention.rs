@@ -1,0 +1,162 @@
+//! Releasing what is kept for a limited time only: finished units of types that say so, and units whose submission was
+//! refused, which nobody may know of. One task looks at all of them now and then; when a unit ended is read from its status
+//! file, so that a restart changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use super::Registry;
+use crate::work::local::Local;
+use crate::work::remote::Remotes;
+use crate::work::status::Extra;
+use crate::work::unit::UnitId;
+use crate::work::units::{Entry, Leftovers, Units, detached};
+
+/// Between looks: a part of the shortest time, within these bounds.
+const PART: u32 = 10;
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long a unit is kept whose submission was refused: its client was told why.
+const REFUSED_FOR: Duration = Duration::from_secs(3600);
+
+impl Registry {
+    /// Starts the task. It ends with the registry.
+    pub(super) fn start_retention(&self) {
+        let (local, remotes) = (Arc::downgrade(&self.local), Arc::downgrade(&self.remotes));
+        tokio::spawn(watch_over(Arc::downgrade(&self.units), local, remotes));
+    }
+}
+
+/// The finished units that are kept for a limited time only, with that time.
+fn perishable(units: &Units, kept_for: &BTreeMap<String, Duration>) -> Vec<(Arc<Entry>, Duration)> {
+    let limited = |entry: Arc<Entry>| {
+        let status = entry.status();
+        let of_type = kept_for.get(&status.work_type).copied();
+        let kept = of_type.into_iter().chain(status.refused.then_some(REFUSED_FOR)).min()?;
+        status.life.state.is_final().then_some((entry, kept))
+    };
+    units.all().into_iter().filter_map(limited).collect()
+}
+
+async fn watch_over(units: Weak<Units>, local: Weak<Local>, remotes: Weak<Remotes>) {
+    let mut ended: BTreeMap<UnitId, SystemTime> = BTreeMap::new();
+    loop {
+        let Some(kept_for) = local.upgrade().map(|local| local.kept_for()) else { return };
+        let shortest = kept_for.values().min();
+        tokio::time::sleep(shortest.map_or(LONGEST, |shortest| (*shortest / PART).clamp(SHORTEST, LONGEST)))
+            .await;
+        let (Some(units), Some(local), Some(remotes)) = (units.upgrade(), local.upgrade(), remotes.upgrade())
+        else {
+            return;
+        };
+        let perishable = perishable(&units, &kept_for);
+        ended.retain(|id, _| perishable.binary_search_by(|(entry, _)| entry.id.cmp(id)).is_ok());
+        for (entry, kept) in perishable {
+            let end = match ended.get(&entry.id) {
+                Some(end) => Some(*end),
+                None => {
+                    let dir = entry.dir.clone();
+                    units.store().blocking(move || dir.status_time()).await
+                }
+            };
+            let Some(end) = end else { continue };
+            ended.insert(entry.id.clone(), end);
+            if end.elapsed().is_ok_and(|age| age >= kept) {
+                release(local.clone(), remotes.clone(), &entry).await;
+            }
+        }
+    }
+}
+
+async fn release(local: Arc<Local>, remotes: Arc<Remotes>, entry: &Arc<Entry>) {
+    let unit = entry.clone();
+    let released = detached(async move {
+        match unit.status().extra {
+            Extra::Remote(_) => remotes.release(&unit, false, Leftovers::Stay).await.map(drop),
+            // A pod that was refused was never made.
+            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => {
+                local.release(&unit, false, Leftovers::Stay).await
+            }
+        }
+    });
+    let why = if entry.status().refused { "its submission was refused" } else { "releaseafter" };
+    match released.await {
+        Ok(()) => tracing::info!(unit = %entry.id, why, "released: it was kept for its time"),
+        Err(error) => tracing::warn!(unit = %entry.id, %error, why, "cannot be released yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::rpc::request::SubmitRequest;
+    use crate::wire::{NodeId, ServiceName};
+    use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, State};
+
+    /// Has no profile for any connection.
+    struct Unfit(NodeId);
+
+    impl Dialer for Unfit {
+        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+            Box::pin(async { Err(DialFailure::OwnProfile("no certificate".into())) })
+        }
+
+        fn knows_profile(&self, _name: &str) -> bool {
+            true
+        }
+
+        fn node_id(&self) -> &NodeId {
+            &self.0
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_submission_goes_after_an_hour_and_other_failures_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let node = NodeId::new("n1").unwrap();
+        let opened = async || {
+            let options = Options::new(temp.path().to_owned(), node.clone(), Vec::new()).unwrap();
+            Registry::open(options, Arc::new(Unfit(node.clone()))).await.unwrap()
+        };
+        let registry = opened().await;
+        let submit = async || {
+            let request =
+                SubmitRequest { node: "n2".into(), work_type: "sh".into(), ..SubmitRequest::default() };
+            registry.submit(request, Caller::local()).await.unwrap()
+        };
+        let (cut, refused, kept) = (submit().await, submit().await, submit().await);
+        let [cut_id, refused_id, kept_id] = [&cut, &refused, &kept].map(|unit| unit.id().to_string());
+        cut.abort("the client went away".into()).await;
+        refused.finish().await.unwrap_err();
+        // Its client knows of it, and cancels it.
+        registry.cancel(&kept_id, &Caller::local()).await.unwrap();
+        drop(kept);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        drop(registry);
+
+        let registry = opened().await;
+        let all = [&cut_id, &refused_id, &kept_id];
+        for id in all {
+            assert_eq!(registry.status(id).await.unwrap().state, State::Failed, "{id}");
+        }
+        let age = |seconds| {
+            for id in all {
+                let status = File::open(temp.path().join("n1").join(id).join("status")).unwrap();
+                status.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+            }
+        };
+        age(3500);
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        assert_eq!(registry.count(), 3);
+        drop(registry);
+
+        age(3601);
+        let registry = opened().await;
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        let left: Vec<_> = registry.list(None).await.unwrap().into_keys().map(|id| id.to_string()).collect();
+        assert_eq!(left, [kept_id]);
+    }
+}
