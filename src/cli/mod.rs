@@ -4,6 +4,7 @@
 
 mod cert;
 mod completion;
+mod config;
 mod connect;
 mod controller;
 mod demo;
@@ -123,6 +124,8 @@ enum Verb {
     /// Who may use the page of a node, and its API
     #[command(subcommand)]
     Web(web::WebVerb),
+    /// What another program would make of a node's configuration
+    Config(config::Config),
     /// Make certificates, look at them and verify them
     #[command(subcommand)]
     Cert(cert::Cert),
@@ -232,6 +235,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         Verb::Controller(controller) => controller.run(context, output, files.store).await,
         Verb::Completion(completion) => completion.run(output),
         Verb::Web(web) => web.run(output),
+        Verb::Config(config) => config.run(output),
         Verb::Cert(cert) => cert.run(output, files.profiles),
         Verb::Key(key) => key.run(output),
         Verb::Demo(demo) => demo.run(output).await,

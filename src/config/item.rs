@@ -18,6 +18,8 @@ pub(super) struct Item {
     pub(super) at: Location,
     /// A default has the position of the directive.
     pub(super) settings: BTreeMap<&'static str, Located>,
+    /// Those that are written, and none by default.
+    pub(super) given: Vec<&'static str>,
     /// Those with a wrong value, which must not also be reported as missing.
     refused: Vec<&'static str>,
 }
@@ -41,7 +43,7 @@ impl Item {
     }
 
     pub(super) fn of(directive: &'static Directive, at: Location) -> Self {
-        Self { directive, at, settings: BTreeMap::new(), refused: Vec::new() }
+        Self { directive, at, settings: BTreeMap::new(), given: Vec::new(), refused: Vec::new() }
     }
 
     /// An error about this directive, or one of its parameters.
@@ -51,7 +53,7 @@ impl Item {
     }
 
     /// Where a parameter is given, else where the directive stands.
-    fn location_of(&self, parameter: &str) -> Location {
+    pub(super) fn location_of(&self, parameter: &str) -> Location {
         self.settings.get(parameter).map_or_else(|| self.at.clone(), |given| self.at(given.position))
     }
 
@@ -94,6 +96,7 @@ impl Item {
         let default = default_of(parameter).filter(|_| parameter.empty_is_default && given.is_empty_text());
         let given = default.map(|default| Located { position, ..default }).unwrap_or(given);
         self.settings.insert(parameter.name, given);
+        self.given.push(parameter.name);
     }
 
     fn parameter(&self, name: Option<&str>, given: &Located) -> Result<&'static Parameter, String> {

@@ -20,6 +20,7 @@ mod firewall;
 mod help;
 mod item;
 mod parameters;
+mod receptor;
 pub mod reload;
 pub mod schema;
 mod value;
@@ -34,6 +35,7 @@ pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
 pub use exposed::ADVICE;
 pub use help::help;
+pub use receptor::unknown_to_receptor;
 pub use reload::{NotReloadable, ReloadPlan, plan};
 
 use cmdline::Reading;
@@ -180,9 +182,8 @@ pub fn load(
 /// # Errors
 /// What is wrong with the files, or with the profiles.
 pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
-    let option = if path.is_dir() { "--config-dir" } else { "--config" };
     let mut report = Report::default();
-    let items = cmdline::read(&[option.to_owned(), path.display().to_string()], &mut report).items;
+    let items = reading_of(path, &mut report).items;
     if !items.is_empty() {
         let is_profile =
             |error: &ConfigError| matches!(error.directive, Some(TlsServer::NAME | TlsClient::NAME));
@@ -192,6 +193,12 @@ pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOption
     let servers = directives::read_all::<TlsServer>(&items, &environment, &mut report);
     let clients = directives::read_all::<TlsClient>(&items, &environment, &mut report);
     report.finish().map(|_| (servers, clients))
+}
+
+/// Reads a file, or a directory of files.
+fn reading_of(path: &Path, report: &mut Report) -> Reading {
+    let option = if path.is_dir() { "--config-dir" } else { "--config" };
+    cmdline::read(&[option.to_owned(), path.display().to_string()], report)
 }
 
 /// Whether this file counts among those of a directory of configuration.

@@ -1,8 +1,9 @@
 """docs/migration.md, followed with Go nodes: a mesh of receptor becomes one of meshd node by node, and goes back."""
 
+import re
 import subprocess
 
-from mesh import MESHD, command_type, environment, line, until
+from mesh import MESHCTL, MESHD, ROOT, command_type, environment, free_port, line, until
 
 CAT = command_type("cat", "cat")
 SHELL = command_type("sh", "sh", "-c", runtime=True)
@@ -52,3 +53,35 @@ def test_a_mesh_is_swapped_node_by_node_and_back(mesh, receptor):
         swap(mesh, name, receptor)
         assert control.run("execution", "cat", name.encode())[1] == name.encode()
     assert execution.results(later) == b"of meshd"
+
+
+def parameters_of(program):
+    """The directives that a Go program's help lists, each with its parameters."""
+    found = {}
+    for text in subprocess.run([program, "--help"], capture_output=True, text=True).stdout.splitlines():
+        if directive := re.match(r"   --([a-z0-9-]+)(:|$)", text):
+            last = found[directive[1]] = set()
+        elif parameter := re.match(r"      ([a-z0-9]+)=", text):
+            last.add(parameter[1])
+    return {name: found[name] for name in found if name not in ("help", "config", "bash-completion", "version")}
+
+
+def test_what_receptor_does_not_know_is_named_before_the_way_back(mesh, receptor):
+    lines = (ROOT / "src/config/receptor.txt").read_text().splitlines()
+    assert {name: set(names) for name, *names in map(str.split, lines)} == parameters_of(receptor)
+    metrics = {"metrics": {"port": free_port()}}
+    node = mesh.node("a", work=[CAT], extra=[metrics]).start()
+    node.stop()
+
+    def check():
+        command = [MESHCTL, "config", "--for", "receptor", node.config]
+        return subprocess.run(command, capture_output=True, text=True, env=environment())
+
+    found = check()
+    assert found.returncode == 1 and found.stdout.strip().endswith("metrics: delete this directive"), found
+    node.directives.remove(metrics)
+    node.write_config()
+    fine = check()
+    assert (fine.returncode, fine.stdout) == (0, f"fine: receptor knows all of {node.config}\n"), fine
+    node.program = receptor
+    node.start()

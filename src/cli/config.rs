@@ -1,0 +1,38 @@
+//! `meshctl config`: what another program would make of a node's configuration.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::exit::{Exit, Failure};
+use super::output::Output;
+use crate::config::unknown_to_receptor;
+
+#[derive(Debug, Args)]
+pub(super) struct Config {
+    /// Name what this program does not know, and does not start with
+    #[arg(long = "for", value_name = "PROGRAM")]
+    program: Program,
+    /// A file, or a directory of files
+    #[arg(default_value = "/etc/receptor/receptor.conf")]
+    path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Program {
+    Receptor,
+}
+
+impl Config {
+    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+        let found = match self.program {
+            Program::Receptor => unknown_to_receptor(&self.path),
+        };
+        let found = found.map_err(|errors| Failure::new(Exit::Failed, errors.to_string()))?;
+        let lines: Vec<_> = found.iter().map(|one| format!("{}: {}", one.at, one.text)).collect();
+        let fine = || format!("fine: receptor knows all of {}", self.path.display());
+        output.answer(&json!(lines), || if lines.is_empty() { fine() } else { lines.join("\n") })?;
+        Ok(if lines.is_empty() { Exit::Success } else { Exit::Failed })
+    }
+}
