@@ -62,7 +62,7 @@ mod tests {
     fn what_receptor_does_not_know_is_named_with_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("receptor.conf");
-        let text = "- node: {id: a, forgetafter: 10m}\n- local-only:\n- metrics: {port: 1}\n- work-command:\n    \
+        let text = "- node: {id: a, forgetafter: 10m}\n- local-only:\n- metrics: {address: '127.0.0.1:1'}\n- work-command:\n    \
                     worktype: w\n    command: cat\n    pids: 3\n";
         std::fs::write(&path, text).unwrap();
         let found = unknown_to_receptor(&path).unwrap();

@@ -129,8 +129,7 @@ impl Registry {
         let jobs = JobsSlot::default();
         let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate, jobs.clone()).await;
         let reserve = Reserve::new(&units, &local, &remotes, &pods);
-        let verifier = Arc::new(verifier.into());
-        let this = Self { units, local, remotes, pods, jobs, reserve, verifier };
+        let this = Self { units, local, remotes, pods, jobs, reserve, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.local.discard_old_run_dirs().await;
         this.start_retention();
