@@ -68,7 +68,9 @@ def parameters_of(program):
 
 def test_what_receptor_does_not_know_is_named_before_the_way_back(mesh, receptor):
     lines = (ROOT / "src/config/receptor.txt").read_text().splitlines()
-    assert {name: set(names) for name, *names in map(str.split, lines)} == parameters_of(receptor)
+    theirs = parameters_of(receptor)
+    # Newer ones know more.
+    assert lines and all(set(names) <= theirs[name] for name, *names in map(str.split, lines))
     metrics = {"metrics": {"address": f"127.0.0.1:{free_port()}"}}
     node = mesh.node("a", work=[CAT], extra=[metrics]).start()
     node.stop()
