@@ -192,13 +192,13 @@ struct SeenMesh {
     node: NodeHandle,
     work: Registry,
     tls: Profiles,
-    changes: watch::Sender<u64>,
+    changes: watch::Receiver<u64>,
 }
 
 impl SeenMesh {
     fn new(node: NodeHandle, work: Registry, tls: Profiles) -> Self {
-        let changes = watch::Sender::new(0);
-        let (news, mut noticed) = (changes.clone(), node.changes());
+        // The receiver is there from the beginning: a channel without any counts as closed.
+        let ((news, changes), mut noticed) = (watch::channel(0), node.changes());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
@@ -240,7 +240,7 @@ impl Mesh for SeenMesh {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+        self.changes.clone()
     }
 
     fn signs(&self) -> bool {

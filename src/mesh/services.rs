@@ -155,8 +155,11 @@ impl Services {
         self.withdrawn.remove(&key);
         let outdated = from.start.is_some_and(|start| advertisement.time < start);
         let expires = outdated.then(|| now.tick + self.unrenewed_time);
-        let same = current
-            .is_some_and(|old| old.conn_type == advertisement.conn_type && old.tags == advertisement.tags);
+        let same = current.is_some_and(|old| {
+            old.conn_type == advertisement.conn_type
+                && old.tags == advertisement.tags
+                && old.work_commands == advertisement.work_commands
+        });
         let Origin { message, neighbour: heard_from, reachable, .. } = from;
         self.remote.put(&key, NewService { advertisement, message, heard_from, expires, reachable });
         Reception::PassOn { news: !same }

@@ -11,7 +11,7 @@ use super::follow::JobId;
 use crate::cli::Context;
 use crate::rpc::operation::{self, ById};
 use crate::rpc::report::JobState;
-use crate::rpc::report::controller::JobDetail;
+use crate::rpc::report::controller::{CheckReport, JobDetail};
 
 /// How often a job that does not run is looked at.
 const WAITING: Duration = Duration::from_secs(2);
@@ -23,14 +23,21 @@ pub(super) async fn tell(context: &Context, id: JobId) {
     if context.output.json || context.output.quiet {
         return std::future::pending().await;
     }
-    let get = operation::get_job(ById { id });
+    let (get, explain) = (operation::get_job(ById { id }), operation::explain_job(ById { id }));
     let (mut told, mut pause) = (Told::default(), WAITING);
     loop {
         sleep(pause).await;
         // Who follows the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
         let job = job.report;
-        told.news(&job, &Zoned::now()).iter().for_each(|news| context.output.note(news));
+        let news = told.news(&job, &Zoned::now());
+        news.iter().for_each(|news| context.output.note(news));
+        if !news.is_empty() && is_in(&job, &[JobState::Pending]) {
+            let Ok(explained) = explain.ask(&context.client).await else { continue };
+            let checks = explained.report.checks.into_iter();
+            let could_run = checks.filter(|check| check.check == CheckReport::INSTANCES);
+            could_run.for_each(|check| context.output.note(&check.detail));
+        }
         pause = if is_in(&job, &[JobState::Running]) { RUNNING } else { WAITING };
     }
 }

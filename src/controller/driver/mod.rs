@@ -56,7 +56,9 @@ pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::turn::MissedTurns;
 use self::world::{Children, Mesh};
-use super::core::{AttemptNo, Duty, Fenced, InstanceName, JobId, LeaseTimes, Patience, WaitWatch};
+use super::core::{
+    AttemptNo, Duty, Fenced, InstanceName, JobId, LeaseTimes, NodeType, Offer, Patience, WaitWatch,
+};
 use super::health::Surroundings;
 use super::options::{ControllerOptions, Discovery};
 use super::peer::PeerClient;
@@ -254,9 +256,15 @@ impl JobDriver {
         self.presence.found()
     }
 
-    /// One of them.
-    pub fn found_as(&self, name: &InstanceName) -> Option<Candidate> {
-        self.presence.found_as(name)
+    /// What a node would be that is to become an instance: as the mesh knows it, else as discovery found it.
+    pub(super) async fn known_as(&self, name: &InstanceName) -> Option<(NodeType, Offer)> {
+        if let Some(node) = self.mesh.nodes().await.into_iter().find(|node| node.name == *name) {
+            return Some((
+                discovery::node_type(&node).unwrap_or(NodeType::Execution),
+                discovery::offer(&node),
+            ));
+        }
+        self.presence.found_as(name).map(|found| (found.node_type, found.offer))
     }
 
     /// How long an instance may stay silent, and how long each of them has.

@@ -48,17 +48,17 @@ impl Service {
         Ok(Instances { instances: Some(instances), found: Candidates::Count(found.len() as u64) })
     }
 
-    /// Lets jobs start on an instance; a node that discovery found becomes one.
+    /// Lets jobs start on an instance; a node that the mesh knows becomes one.
     pub(super) async fn enable_instance(
         &self,
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let found = self.driver.found_as(&InstanceName::from(asked.name.as_str()));
+        let known = self.driver.known_as(&InstanceName::from(asked.name.as_str())).await;
         let enable = move |registry: &mut Registry, instance: &InstanceName, now| {
-            if let Some(found) = found.as_ref().filter(|found| !registry.has_instance(&found.name)) {
-                let record = InstanceRecord::register(found.name.clone(), found.node_type, true, now);
-                registry.add_instance(record)?.instance.offer = found.offer;
+            if let Some((node_type, offer)) = known.filter(|_| !registry.has_instance(instance)) {
+                let record = InstanceRecord::register(instance.clone(), node_type, true, now);
+                registry.add_instance(record)?.instance.offer = offer;
             }
             registry.instance_mut(instance)?.instance.set_enabled(true, now);
             Ok(())

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::{answers, conflict, missing};
 use crate::confine::Support;
 use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
-use crate::controller::driver::parsed;
+use crate::controller::driver::{Candidate, parsed};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
 use crate::controller::service::Service;
 use crate::controller::service::intake::permit;
@@ -16,15 +16,32 @@ use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{self, Audit, JobDetail, Kept, PAGE_MAX};
 use crate::controller::stream;
 use crate::rpc::operation::{HostPage, JobFilter, LostAttempt, OperationCode, OperationRefusal, Rerun};
-use crate::rpc::report::controller::{self as report, DeletedJob, Explained, Hosts, JobReport, Jobs};
+use crate::rpc::report::controller::{
+    self as report, CheckReport, DeletedJob, Explained, ExplainedGroup, Hosts, JobReport, Jobs,
+};
 use crate::work::Leftovers;
 
 /// Lists of jobs that are read at a time.
 static LISTS: Semaphore = Semaphore::const_new(4);
 /// Rows of a list, unless asked otherwise.
 const PAGE: u32 = 50;
+/// Nodes that are named of those that could run a job.
+const COULD_RUN: usize = 10;
 /// Hosts of a recap that are shown with a job, and of a page unless asked otherwise.
 const HOSTS: u32 = 100;
+
+/// Names the nodes that could run a job, and how they come to.
+fn could_run(found: &[Candidate]) -> Option<CheckReport> {
+    // Who may join the mesh chooses its name, and this is pasted into a shell.
+    let is_plain = |name: &&str| {
+        !name.starts_with('-') && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+    };
+    let runners = found.iter().filter(|one| one.offer.runner).map(|one| one.name.as_str());
+    let names: Vec<&str> = runners.filter(is_plain).take(COULD_RUN).collect();
+    let detail = format!("{} could run it: meshctl instance enable {}", names.join(", "), names.join(" "));
+    let check = CheckReport::INSTANCES.to_owned();
+    (!names.is_empty()).then_some(CheckReport { check, ok: false, detail })
+}
 
 impl Service {
     pub(super) async fn list_jobs(&self, asked: JobFilter) -> Result<Jobs, OperationRefusal> {
@@ -80,7 +97,14 @@ impl Service {
         let (require_tls, patience) = (self.driver.options().require_tls, self.driver.patience());
         let explained = self.driver.store.explain(id, require_tls, patience).await?;
         let pod = self.driver.pod_detail(&explained.job);
-        Ok(answers::explanation(explained, pod, self.driver.no_turn()))
+        let mut told = answers::explanation(explained, pod, self.driver.no_turn());
+        // The default group takes each instance that is enabled.
+        let is_empty = |group: &ExplainedGroup| !group.ok && group.instances.is_empty();
+        let default = GroupName::default_group();
+        if told.groups.iter().any(|group| group.name == default.as_str() && is_empty(group)) {
+            told.checks.extend(could_run(&self.driver.found()));
+        }
+        Ok(told)
     }
 
     pub(super) async fn cancel_job(

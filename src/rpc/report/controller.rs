@@ -25,6 +25,11 @@ macro_rules! reports {
     };
 }
 
+impl CheckReport {
+    /// The check whose detail names nodes that could run a job, of which nobody has enabled one.
+    pub const INSTANCES: &str = "instances";
+}
+
 reports! {
     /// A node to which jobs go.
     struct InstanceReport {
