@@ -148,6 +148,64 @@ CASES = {
     ),
 }
 
+VARIABLES = {
+    "group_vars/all/m.yml": "app_port: 8080\n",
+    "group_vars/web.yml": "role: front\n",
+    "host_vars/b.yml": "role: of b\n",
+    "hosts": f"[web]\na ansible_connection=local {LOCAL}\nb ansible_connection=local {LOCAL}\n",
+}
+DEFAULT, ONELINE = "[defaults]\nstdout_callback = default\n", "[defaults]\nstdout_callback = oneline\n"
+LOADED = "bin_ansible_callbacks = True\n"
+ON_A = "-i hosts -l a"
+#: What a sysadmin types each day, as `ansible all WORDS` and as `meshctl job run WORDS`.
+AD_HOC = {
+    "ping": Case("-m ping -i hosts", says="b | SUCCESS"),
+    "a list of hosts": Case("-m ping -i localhost, -c local -e ansible_python_interpreter={{ansible_playbook_python}}", says="localhost | SUCCESS"),
+    "a command": Case(f"-m command -a echo\\ hi {ON_A}", says="a | CHANGED | rc=0 >>\nhi"),
+    "a shell": Case(f"-m shell -a echo\\ one;echo\\ two {ON_A}", says="one\ntwo"),
+    "a command that fails": Case(f"-m command -a false {ON_A}", code=2, says="FAILED | rc=1"),
+    "a program that is missing": Case(f"-m command -a nosuchprogram {ON_A}", code=2, says="FAILED"),
+    "an argument that is wrong": Case(f"-m ping -a nosuch=1 {ON_A}", code=2, says="nosuch"),
+    "nobody is like that": Case("-m ping -i hosts -l nobody", code=1, says="no hosts to target"),
+    "check and diff": Case(f"-m copy -a content=new\\ dest=./by-ad-hoc {ON_A} -C -D", says="+new"),
+    "the hosts alone": Case("-m ping -i hosts --list-hosts", says="hosts (2)"),
+    "variables of a group": Case(f"-m debug -a var=app_port {ON_A}", VARIABLES, says='"app_port": 8080'),
+    "variables of one group": Case("-m debug -a var=role -i hosts", VARIABLES, says="front"),
+    "variables of a host": Case("-m debug -a var=role -i hosts -l b", VARIABLES, says="of b"),
+    "variables beside an inventory elsewhere": Case(
+        "-m debug -a var=app_port -i inv/hosts -l a", {**VARIABLES, "inv/hosts": VARIABLES["hosts"]}, says="8080"),
+    "those of the inventory and those of the directory": Case(
+        "-m debug -a msg={{app_port}}-{{role}} -i inv/hosts -l a",
+        {**VARIABLES, "inv/hosts": VARIABLES["hosts"], "inv/group_vars/all.yml": "app_port: 9\nrole: of the inventory\n"}, says="8080-front"),
+    "a directory as inventory": Case("-m debug -a var=role -i inv -l a", {**VARIABLES, "inv/hosts": VARIABLES["hosts"]}, says="front"),
+    "variables of the command line": Case(f"-m debug -a var=app_port -e app_port=1 {ON_A}", VARIABLES, says='"1"'),
+    "an interpreter of the variables": Case(
+        "-m ping -i web1, -c local", {"group_vars/all.yml": "ansible_python_interpreter: '{{ ansible_playbook_python }}'\n"}, says="web1 | SUCCESS"),
+    "a user of the variables": Case(
+        "-m debug -a var=ansible_user -i hosts -l a", {"group_vars/all.yml": "ansible_user: deploy\n"}, says="deploy"),
+    "an encrypted variable": Case(
+        "-m debug -a var=inner -i hosts -l a --vault-password-file pass.txt",
+        {**VAULTED, "site.yml": play([tell("x")], HEAD + "  vars_files: [inner.yml]\n"), "group_vars/all/inner.yml": "@inner.yml"}, says="opened"),
+    "a file by a relative path": Case(f"-m copy -a src=files/f.txt\\ dest=./by-ad-hoc {ON_A} -C", {"files/f.txt": "text\n"}, says="CHANGED"),
+    "a template by a relative path": Case(f"-m template -a src=t.j2\\ dest=./by-ad-hoc {ON_A} -C", {"t.j2": "{{ 6 * 7 }}\n"}, says="CHANGED"),
+    "a script by a relative path": Case(f"-m script -a ./s.sh {ON_A}", {"s.sh": "#!/bin/sh\necho scripted\n"}, says="scripted"),
+    "a file that is looked up": Case(f"-m debug -a msg={{{{lookup('file','files/f.txt')}}}} {ON_A}", {"files/f.txt": "looked up\n"}, says="looked up"),
+    "the callback default": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": DEFAULT}, says="uptime"),
+    "the callback oneline": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": ONELINE}, says="rc=0 >>"),
+    "the callback minimal, loaded": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": "[defaults]\nstdout_callback = minimal\n" + LOADED}, says="rc=0 >>"),
+    "the whole name of the callback default, loaded": Case(
+        f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": "[defaults]\nstdout_callback = ansible.builtin.default\n" + LOADED}, says="changed: [a]"),
+    "the callback default, loaded": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": DEFAULT + LOADED}, says="rc=0 >>"),
+    "the callback of the caller": Case(
+        f"-m command -a echo\\ uptime {ON_A}", variables={"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
+        says="changed: [a]"),
+    "callbacks that are enabled": Case(
+        f"-m ping {ON_A}", {"ansible.cfg": "[defaults]\ncallbacks_enabled = tree\n"}, says="a | SUCCESS"),
+    "more words": Case(f"-m debug -a msg=more {ON_A} -v", says="a | SUCCESS"),
+    "hidden": Case(f"-m debug -a msg=hidden {ON_A}", variables={"ANSIBLE_NO_LOG": "True"}, says="a | SUCCESS"),
+    "a handful at a time": Case("-m debug -a msg=hi -i hosts -f 1", {"ansible.cfg": "[defaults]\nforks = 2\n"}, says="b | SUCCESS"),
+}
+
 
 @pytest.fixture(scope="module")
 def control(request):
@@ -177,7 +235,8 @@ def write(root, files):
     if "vars_files: [inner.yml]" in (root / "site.yml").read_text():
         words = [*VAULT, "--vault-password-file", str(root / "pass.txt")]
         text = subprocess.run(words, check=True, capture_output=True, text=True, env=environment(), timeout=60).stdout
-        (root / "inner.yml").write_text(text)
+        for name in ("inner.yml", *(name for name, text in files.items() if text == "@inner.yml")):
+            (root / name).write_text(text)
     return root
 
 
@@ -200,6 +259,18 @@ DIRECTORY = re.compile(r"/[\w./-]*/(?:project|unwritten[\w-]*|habit[\w-]*)/")
 def same(text):
     """Directories and times are of the machine, not of ansible."""
     return re.sub(r'"(start|end|delta)": "[^"]*"', r'"\1": ""', DIRECTORY.sub("DIR/", text))
+
+
+@pytest.mark.parametrize("name", AD_HOC)
+def test_a_module_prints_the_same(control, name, tmp_path):
+    case = AD_HOC[name]
+    root = write(tmp_path / "habit", case.files)
+    theirs = run([str(VENV / "bin" / "ansible"), "all", *words_of(case)], root, case.variables, stderr=subprocess.STDOUT)
+    done = ours(control, words_of(case), root, **case.variables)
+    assert case.says in theirs.stdout and (theirs.returncode, done.returncode) == (case.code, case.code), (theirs, done)
+    # `Origin:` names the file of the node.
+    plain = lambda text: re.sub(r"^(Origin:).*", r"\1", same(text), flags=re.M)  # noqa: E731
+    assert plain(done.stdout) == plain(theirs.stdout), done
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -87,6 +87,7 @@ impl Bundle {
         let settings = AnsibleSettings { caller, project, place, is_module };
         let mut environment = settings.variables();
         let mut words = flags.ansible.words(place)?;
+        words.extend(settings.playbook_dir());
         words.extend(passwords(&mut tree, flags, typed, place)?);
         if let Some(path) = settings.vault_password_file() {
             let name = "vault_of_settings";

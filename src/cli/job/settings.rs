@@ -55,9 +55,12 @@ pub(super) const TRAVELLING: [&str; 44] = [
     "ANSIBLE_SYSTEM_WARNINGS",
     "ANSIBLE_TIMEOUT",
 ];
-/// Those of ansible-core, which every node has. Where another is missing, the runner would not even start.
-const CALLBACKS: [&str; 3] = ["default", "minimal", "oneline"];
+/// Those of ansible-core, which every node has. Where another is missing, the runner would not even start; it cannot wrap
+/// `oneline`.
+const CALLBACKS: [&str; 2] = ["default", "minimal"];
 const CONFIG: &str = "ansible.cfg";
+/// What ansible takes for yes.
+const TRUE: [&str; 6] = ["1", "true", "yes", "y", "on", "t"];
 
 /// Settings of a job's caller and project.
 pub(super) struct AnsibleSettings<'a> {
@@ -84,6 +87,15 @@ impl AnsibleSettings<'_> {
             .or_else(|| of_project("defaults", "host_key_checking"));
         put("ANSIBLE_HOST_KEY_CHECKING", checks);
         let shown = caller("ANSIBLE_STDOUT_CALLBACK").or_else(|| of_project("defaults", "stdout_callback"));
+        // With a module ansible runs the callbacks of its settings only where it is told to, and the runner always does.
+        let loads = caller("ANSIBLE_LOAD_CALLBACK_PLUGINS")
+            .or_else(|| of_project("defaults", "bin_ansible_callbacks"))
+            .is_some_and(|value| TRUE.contains(&value.to_lowercase().as_str()));
+        if self.is_module && !loads && of_project("defaults", "callbacks_enabled").is_some() {
+            // There is no way to say none: this one is there in any case.
+            put("ANSIBLE_CALLBACKS_ENABLED", Some("minimal".to_owned()));
+        }
+        let shown = shown.filter(|name| !self.is_module || (loads && name != "default"));
         let name = shown.as_deref().map(|name| name.strip_prefix("ansible.builtin.").unwrap_or(name));
         put("ANSIBLE_STDOUT_CALLBACK", name.filter(|name| CALLBACKS.contains(name)).map(str::to_owned));
         for name in TRAVELLING {
@@ -107,6 +119,14 @@ impl AnsibleSettings<'_> {
     /// Hosts at a time, if the project says so: the job's size depends on it.
     pub(super) fn forks(&self) -> Option<u32> {
         setting(&self.config()?, "defaults", "forks")?.parse().ok().filter(|forks| *forks > 0)
+    }
+
+    /// Says where the variables of groups and hosts are, and what a module names by a relative path: the runner starts
+    /// ansible beside the project, not in it.
+    pub(super) fn playbook_dir(&self) -> Option<String> {
+        let config = self.config().unwrap_or_default();
+        let is_needed = self.is_module && setting(&config, "defaults", "playbook_dir").is_none();
+        is_needed.then(|| format!("--playbook-dir={}", self.place.project))
     }
 
     /// The file with a vault's password that ansible would read without any flag, and that does not travel by itself.
@@ -209,5 +229,33 @@ mod tests {
             variables("[defaults]\nhost_key_checking = True\nstdout_callback = minimal\n", &caller, true);
         let expected = json!({"ANSIBLE_HOST_KEY_CHECKING": "False", "ANSIBLE_CONFIG": "project/ansible.cfg"});
         assert_eq!(json!(found), expected);
+    }
+
+    #[test]
+    fn a_module_has_another_callback_than_a_playbook() {
+        let shown = |config: &str, is_module| {
+            variables(config, &[], is_module).get("ANSIBLE_STDOUT_CALLBACK").cloned().unwrap_or_default()
+        };
+        for (config, of_playbook, of_module) in [
+            ("[defaults]\nstdout_callback = default\n", json!("default"), json!(null)),
+            ("[defaults]\nstdout_callback = minimal\n", json!("minimal"), json!(null)),
+            (
+                "[defaults]\nstdout_callback = oneline\nbin_ansible_callbacks = True\n",
+                json!(null),
+                json!(null),
+            ),
+            (
+                "[defaults]\nstdout_callback = default\nbin_ansible_callbacks = yes\n",
+                json!("default"),
+                json!(null),
+            ),
+            (
+                "[defaults]\nstdout_callback = ansible.builtin.default\nbin_ansible_callbacks = 1\n",
+                json!("default"),
+                json!("default"),
+            ),
+        ] {
+            assert_eq!((shown(config, false), shown(config, true)), (of_playbook, of_module), "{config}");
+        }
     }
 }
