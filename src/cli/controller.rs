@@ -103,15 +103,76 @@ pub(super) enum ControllerVerb {
     },
     /// Put a backup in the place of this machine's store, while its node is stopped (SQLite)
     Restore(Restore),
+    /// Copy this machine's store into an empty one, as from SQLite to PostgreSQL, while all its control nodes are stopped
+    Copy(CopyFlags),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     /// The backup
     file: PathBuf,
+    #[command(flatten)]
+    own: OwnStore,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CopyFlags {
+    /// The other store, as the setting `store` names it: postgresql://USER@HOST/DATABASE, or sqlite:PATH
+    #[arg(long, value_name = "STORE")]
+    to: String,
+    /// File with the password for it, as `storepasswordfile`
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    #[command(flatten)]
+    own: OwnStore,
+}
+
+/// The store of this machine's node.
+#[derive(Debug, Args)]
+struct OwnStore {
     /// Configuration of the node, a file or a directory, which says where its store is
     #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d")]
     config: PathBuf,
+}
+
+impl OwnStore {
+    fn read(&self, node_store: NodeStore) -> Result<store::Options, Failure> {
+        let config = self.config.display();
+        std::fs::metadata(&self.config).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read {config}: {error}: give the node's configuration by --config"
+            ))
+        })?;
+        node_store(&self.config).map_err(failed)
+    }
+}
+
+fn failed(why: String) -> Failure {
+    Failure::new(Exit::Failed, why)
+}
+
+impl CopyFlags {
+    async fn run(&self, output: Output, node_store: NodeStore) -> Result<Exit, Failure> {
+        if self.to == "sqlite" {
+            return Err(Failure::usage(
+                "--to: give the file, as in sqlite:/var/lib/meshd/NODE/.controller/store.db",
+            ));
+        }
+        let from = self.own.read(node_store)?;
+        let to = store::Options::parse(&self.to, self.password_file.clone(), Path::new(""));
+        let to = to.map_err(|error| Failure::usage(format!("--to: {error}")))?;
+        output.note("Copying: of PostgreSQL it is watched first for half a minute whether a control node works with it");
+        let copied = store::copy_store(&from, &to).await;
+        let jobs = copied.map_err(|error| failed(format!("not copied into {}: {error}", self.to)))?;
+        output.answer(&json!({"copied": self.to, "jobs": jobs}), || {
+            let all = table::count(jobs, "job");
+            format!(
+                "Copied into {}: {all}, and all instances, groups and lines of the audit\n\
+                 Outputs and payloads of jobs stay where they are: in the data directories of the control nodes",
+                self.to
+            )
+        })
+    }
 }
 
 impl Restore {
@@ -120,14 +181,7 @@ impl Restore {
     /// # Errors
     /// The node runs, its configuration names no file of SQLite, or the backup is none.
     fn run(&self, output: Output, node_store: NodeStore) -> Result<Exit, Failure> {
-        let failed = |why: String| Failure::new(Exit::Failed, why);
-        let config = self.config.display();
-        std::fs::metadata(&self.config).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read {config}: {error}: give the node's configuration by --config"
-            ))
-        })?;
-        let to = match node_store(&self.config).map_err(failed)? {
+        let to = match self.own.read(node_store)? {
             store::Options::Sqlite(path) => path,
             store::Options::Postgres(_) => return Err(failed(format!("the store: {POSTGRES_TOOLS}"))),
         };
@@ -152,9 +206,12 @@ impl ControllerVerb {
         if let Self::Restore(restore) = self {
             return restore.run(output, node_store);
         }
+        if let Self::Copy(copy) = self {
+            return copy.run(output, node_store).await;
+        }
         let context = &context()?;
         match self {
-            Self::Restore(_) => Ok(Exit::Success),
+            Self::Restore(_) | Self::Copy(_) => Ok(Exit::Success),
             Self::Ping(layout) => {
                 show(context, operation::ping(Nothing {}), |answer| {
                     described(answer, layout, context.output.width())

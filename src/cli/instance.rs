@@ -99,14 +99,15 @@ pub(super) enum InstanceVerb {
         wait: bool,
     },
     /// Change how a node is used
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
     Set {
         #[command(flatten)]
         named: Named,
         /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
-        #[arg(long = "adjustment", value_name = "SHARE")]
+        #[arg(long = "adjustment", value_name = "SHARE", group = "change")]
         capacity_adjustment: Option<f64>,
         /// Groups take it by their percentage and minimum
-        #[arg(long, value_name = "BOOL")]
+        #[arg(long, value_name = "BOOL", group = "change")]
         managed_by_policy: Option<bool>,
     },
     /// Remove a node

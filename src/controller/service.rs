@@ -23,7 +23,7 @@ use super::header::Header;
 use super::operations::Operated;
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
-use super::store::{Error, Kept, Options, Store, Submission, Submitted, Terms};
+use super::store::{Error, JobFilter, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream::Asked;
 use crate::counters::ControllerCounters;
 use crate::rpc::UnitState;
@@ -60,8 +60,12 @@ pub struct Service {
 /// # Errors
 /// The settings are wrong.
 pub fn store_options(options: &ControllerOptions, directory: &std::path::Path) -> Result<Options, Error> {
-    let default = directory.join(".controller").join("store.db");
-    Options::parse(&options.store, options.store_password_file.clone(), &default)
+    Options::parse(&options.store, options.store_password_file.clone(), &default_store(directory))
+}
+
+/// The file in which a node keeps its jobs that names no other store.
+pub fn default_store(directory: &std::path::Path) -> std::path::PathBuf {
+    directory.join(".controller").join("store.db")
 }
 
 /// What a controller is opened with.
@@ -71,6 +75,8 @@ pub struct Setup {
     pub options: ControllerOptions,
     /// Where its store is.
     pub store: Options,
+    /// Where it would be if the settings named none: what is there was its store before.
+    pub default_store: std::path::PathBuf,
     /// The units of its node.
     pub registry: Registry,
     /// Its node.
@@ -169,13 +175,21 @@ impl Controller {
 
 impl Setup {
     async fn driver(self, door: Door) -> Result<Arc<JobDriver>, Error> {
-        let Self { options: _, store, registry, node, mesh, projects } = self;
+        let Self { options: _, store, default_store, registry, node, mesh, projects } = self;
+        let former = (store != Options::Sqlite(default_store.clone()) && default_store.exists())
+            .then_some(default_store);
         let store = Store::open(&store, &node).await?;
         let children = Arc::new(RegistryChildren(registry));
         let options = ControllerOptions::clone(&door.options());
         JobDriver::start(node, store, options, mesh, children, projects).await
     }
 
+        if let Some(former) = former
+            && store.list(JobFilter::default(), 1).await?.jobs.is_empty()
+        {
+            let path = former.display();
+            tracing::warn!(%path, "the store is empty, and another one lies here: docs/moving.md says how its jobs come along");
+        }
     /// Whatever is wrong, an operator may mend it. A try that is under way goes on: it may have the lease by now.
     async fn open_later(
         &self,

@@ -17,7 +17,7 @@ use crate::controller::driver::world::{Mesh, NodeView};
 use crate::controller::operations::JobStream;
 use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
-use crate::controller::service::{self, Setup, store_options};
+use crate::controller::service::{self, Setup, default_store, store_options};
 use crate::controller::store::{Error, Options};
 use crate::counters::ControllerCounters;
 use crate::node::NodeHandle;
@@ -139,7 +139,8 @@ fn setup(
     made.map_err(|source| Error::File { path, source })?;
     let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
     let node = InstanceName::from(node.as_str());
-    Ok(Setup { options, store, registry: work.clone(), node, mesh, projects })
+    let default_store = default_store(directory.path());
+    Ok(Setup { options, store, default_store, registry: work.clone(), node, mesh, projects })
 }
 
 impl Controller {

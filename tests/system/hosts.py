@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from mesh import BINARIES, MARK, ROOT, VENV, environment, until
 
 STAND_IN = ROOT / "tests" / "system" / "stand_in_runner.py"
@@ -78,6 +80,8 @@ with open(ASKED, "a") as asked:
 verb = next(argument for argument in sys.argv[1:] if not argument.startswith("-"))
 if verb == "is-active":
     sys.exit(0 if pid() else 3)
+if "--now" in sys.argv:
+    verb = {{"enable": "start", "disable": "stop"}}[verb]
 if verb in ("restart", "stop") and pid():
     os.kill(pid(), signal.SIGTERM)
     while pid():
@@ -85,6 +89,11 @@ if verb in ("restart", "stop") and pid():
 if verb in ("restart", "start") and not pid():
     start()
 '''
+#: The interpreter of this environment may belong to root alone: what is installed there runs by the system's.
+LIBRARY = next((VENV / "lib").glob("python*/site-packages"), VENV)
+BY_SYSTEM = f'#!/bin/sh\nPYTHONPATH={LIBRARY} exec /usr/bin/python3 -m {{}} "$@"\n'
+ANSIBLE = {"ansible-runner": BY_SYSTEM.format("ansible_runner"), "ansible-playbook": BY_SYSTEM.format("ansible playbook")}
+NO_ANSIBLE = {"ansible-runner": f'#!/bin/sh\nexec /usr/bin/python3 -I {STAND_IN} "$@"\n'}
 #: What the package brings as configuration.
 FIRST = (ROOT / "packaging/etc/00-local.yml").read_text()
 
@@ -95,10 +104,21 @@ def are_possible():
     return os.geteuid() == 0 and tools and subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True).returncode == 0
 
 
+def can_run_ansible():
+    """Whether the daemon's user can run the real one."""
+    command = ["setpriv", "--reuid=990", "--regid=990", "--clear-groups", "/usr/bin/python3", "-c", "import ansible.errors, ansible_runner"]
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(LIBRARY)}
+    if subprocess.run(command, env=surroundings, capture_output=True).returncode == 0:
+        return True
+    if os.environ.get("CI") == "true":
+        raise RuntimeError(f"the system's Python cannot run what is in {LIBRARY}")
+    pytest.skip("SKIPPED: the system's Python cannot run the Ansible of this environment")
+
+
 class Hosts:
     """Hosts on one network, each by its name in example.org."""
 
-    def __init__(self, mesh, *names):
+    def __init__(self, mesh, *names, has_ansible=False):
         self.mesh, self.dir, self.names = mesh, mesh.dir, names
         # The daemon's user reaches what is in it.
         self.dir.chmod(0o755)
@@ -109,8 +129,7 @@ class Hosts:
         package = PACKAGE.format(root=ROOT, first=first)
         for name, text in {"apt": package, "dnf": package, "scp": SCP, "systemctl": SYSTEMCTL.format(python=sys.executable),
                            "loginctl": "#!/bin/sh\n",
-                           # The daemon's user cannot read what this environment may consist of.
-                           "ansible-runner": f'#!/bin/sh\nexec /usr/bin/python3 -I {STAND_IN} "$@"\n', "sudo": '#!/bin/sh\nexec "$@"\n'}.items():
+                           **(ANSIBLE if has_ansible and can_run_ansible() else NO_ANSIBLE), "sudo": '#!/bin/sh\nexec "$@"\n'}.items():
             (self.tools / name).write_text(text)
             (self.tools / name).chmod(0o755)
         self.hosts = {name: Host(self, name, number) for number, name in enumerate(names, 1)}
@@ -201,12 +220,14 @@ class Host:
 
 
 def commands(section):
-    """The indented commands of a section of README, each with the host that the line before its block names."""
+    """The indented blocks of a section of README, each with the host that a line before it names."""
     text = (ROOT / "README.md").read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
     host, found = None, []
     for line in text.splitlines():
-        if named := re.search(r"[Oo]n (\w+)\.example\.org[^:]*:$", line):
+        if line.startswith("    "):
+            if not found or found[-1][0] != host:
+                found.append((host, []))
+            found[-1][1].append(line.strip())
+        elif named := re.search(r"[Oo]n (\w+)\.example\.org[^:]*:$", line):
             host = named[1]
-        elif line.startswith("    "):
-            found.append((host, line.strip()))
-    return found
+    return [(host, "\n".join(lines)) for host, lines in found]

@@ -6,6 +6,7 @@
 //!
 //! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`,
 //!   `clock`: the verbs. `turn`: what one control node does at a time.
+//! - `copy`: all of it into another database.
 //! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
 //! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what
 //!   SQLite can still write on a full disk; `options`: which database; `inspect`: a look from outside.
@@ -15,6 +16,7 @@
 
 mod audit;
 mod clock;
+mod copy;
 mod drive;
 mod error;
 mod groups;
@@ -50,6 +52,7 @@ use tokio::sync::watch;
 
 pub use self::audit::Audit;
 pub use self::clock::Clock;
+pub use self::copy::copy_store;
 pub use self::drive::{Figures, HeldOutput};
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
@@ -110,7 +113,9 @@ impl Store {
     /// The settings or files are wrong, another control node has the file, the store is for newer programs, or the
     /// database cannot be reached.
     pub async fn open(options: &Options, node: &InstanceName) -> Result<Self, Error> {
-        Self::open_with(options, node, schema::STEPS).await
+        let store = Self::open_with(options, node, schema::STEPS).await?;
+        store.read(copy::check).await?;
+        Ok(store)
     }
 
     async fn open_with(

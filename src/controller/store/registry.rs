@@ -201,6 +201,9 @@ impl Store {
     /// # Errors
     /// It is reserved, or a job was placed through it and has not ended.
     pub async fn delete_group(&self, audit: Audit, name: GroupName) -> Result<(), Error> {
+        if name.is_reserved() {
+            return Err(Error::Conflict(format!("the group {name} always exists: it cannot be deleted")));
+        }
         self.write(move |sql| {
             turn::lock(sql, Lock::Pass)?;
             audit.clone().insert(sql)?;

@@ -92,6 +92,11 @@ impl Row {
         Self(values.into_iter())
     }
 
+    /// All columns that were not taken.
+    pub(super) fn into_values(self) -> Vec<SqlValue> {
+        self.0.collect()
+    }
+
     /// Bytes of its texts.
     pub(super) fn text_bytes(&self) -> usize {
         let bytes = |value: &SqlValue| match value {

@@ -2,8 +2,8 @@
 //! store is used.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -19,6 +19,7 @@ use crate::controller::core::InstanceName;
 /// A daemon has the store open, or the file is no backup that this program understands.
 pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
     let store = to;
+    make_store_directory(store)?;
     let _lock = lock_file(store, &"restore".into())?;
     fs::metadata(backup).map_err(Error::file(backup))?;
     let from = open_reader(backup)?;
@@ -29,15 +30,14 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
     look(backup)?;
     let new = with_suffix(store, ".new");
     if let Err(error) = fs::remove_file(&new)
-        && error.kind() != std::io::ErrorKind::NotFound
+        && error.kind() != ErrorKind::NotFound
     {
         return Err(Error::File { path: new, source: error });
     }
     copy(&from, &new)?;
     // An operator may be another user than the daemon, whose directory it is.
-    for file in [&new, &with_suffix(store, ".lock")] {
-        give_to_owner(file)?;
-    }
+    give_to_owner(&new)?;
+    give_store_to_owner(store)?;
     keep_old(store)?;
     // What the log of the former database has must not be applied to the new one.
     for suffix in ["-wal", "-shm"] {
@@ -45,6 +45,27 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
     }
     fs::rename(&new, store).map_err(Error::file(store))?;
     sync_directory(store)
+}
+
+/// Makes the directory of a store: on a new host the daemon has not made it yet.
+pub(super) fn make_store_directory(store: &Path) -> Result<(), Error> {
+    make_directory(directory_of(store))
+}
+
+/// Makes a directory for the owner of the one that it is made in.
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    if directory.exists() {
+        return Ok(());
+    }
+    make_directory(directory_of(directory))?;
+    fs::DirBuilder::new().mode(0o700).create(directory).map_err(Error::file(directory))?;
+    give_to_owner(directory)
+}
+
+/// Gives a store the owner and group of its directory.
+pub(super) fn give_store_to_owner(store: &Path) -> Result<(), Error> {
+    let files = ["", "-wal", "-shm", ".lock"].map(|suffix| with_suffix(store, suffix));
+    files.iter().filter(|file| file.exists()).try_for_each(|file| give_to_owner(file))
 }
 
 /// Gives a file the owner and group of its directory.
@@ -68,7 +89,7 @@ fn keep_old(store: &Path) -> Result<(), Error> {
     }
     let old = with_suffix(store, ".old");
     if let Err(error) = fs::remove_file(&old)
-        && error.kind() != std::io::ErrorKind::NotFound
+        && error.kind() != ErrorKind::NotFound
     {
         return Err(Error::File { path: old, source: error });
     }
@@ -78,7 +99,13 @@ fn keep_old(store: &Path) -> Result<(), Error> {
 /// Copies what is committed into a new file, compactly.
 pub(super) fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(to).map_err(Error::file(to))?;
+    let file =
+        options.write(true).create_new(true).mode(0o600).open(to).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Error::Conflict(format!("{} exists: give the name of a file that does not", to.display()))
+            }
+            _ => Error::file(to)(error),
+        })?;
     let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
     let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
     let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));

@@ -1,6 +1,7 @@
 //! One suite against both databases: every test in `both!` runs on SQLite and on PostgreSQL.
 
 mod clock;
+mod copies;
 mod jobs;
 mod lists;
 mod measure;

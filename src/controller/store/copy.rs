@@ -1,0 +1,205 @@
+//! A store into another one, of either kind. No transaction is open for long, so that comes in parts: until the last one is
+//! there a mark keeps control nodes away, and whoever tries again begins anew.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::error::Error;
+use super::owners::HELD;
+use super::sql::{Dialect, Row, Sql, SqlValue, values};
+use super::{Options, Store, schema, sqlite_files};
+use crate::controller::core::InstanceName;
+
+/// Large tables, each with the column by which it is parted, in the order in which rows can be inserted: those of jobs, with as
+/// many of their first as a part has, and the audit.
+const LARGE: [(usize, &[(&str, &str)]); 2] = [
+    (
+        50,
+        &[
+            ("job", "id"),
+            ("attempt", "job"),
+            ("holder", "job"),
+            ("dep", "job"),
+            ("lock", "job"),
+            ("label", "job"),
+            ("stat", "job"),
+        ],
+    ),
+    (500, &[("audit", "id")]),
+];
+const SMALL: [&str; 6] = ["instance", "seen", "grp", "member", "project", "lease"];
+/// Tables whose numbers the database assigns. None is used again, as units on other nodes are called by them.
+const NUMBERED: [&str; 3] = ["job", "instance", "audit"];
+/// What `meta` has besides the numbers of the tables' version.
+const SETTINGS: [&str; 3] = ["install_id", "paused", "clock"];
+/// The key in `meta` of a copy that has not ended.
+const UNFINISHED: &str = "unfinished_copy";
+/// Rows of a statement.
+const ROWS: usize = 100;
+/// How often leases are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Copies the store `from` into the empty store `to`. Returns how many jobs it has.
+///
+/// # Errors
+/// A control node has one of them open, `to` has jobs, or one of them cannot be read or written.
+pub async fn copy_store(from: &Options, to: &Options) -> Result<u64, Error> {
+    let who = InstanceName::from("a copy");
+    if let Options::Sqlite(path) = to {
+        sqlite_files::make_store_directory(path)?;
+    }
+    let (source, target) = (Store::open(from, &who).await?, Store::open_with(to, &who, schema::STEPS).await?);
+    if source.install_id().await? == target.install_id().await? {
+        return Err(Error::Conflict("it is this store".to_owned()));
+    }
+    tokio::try_join!(source.is_unused(), target.is_unused())?;
+    target.write(empty).await?;
+    for (step, tables) in LARGE {
+        let mut last = 0i64;
+        while let Some((end, part)) = source.read(move |sql| part(sql, step, tables, last)).await? {
+            target.write(move |sql| insert(sql, &part)).await?;
+            last = end;
+        }
+    }
+    let rest = source.read(rest).await?;
+    target.write(move |sql| finish(sql, &rest)).await?;
+    let jobs: i64 = target.read(|sql| sql.query("SELECT count(*) FROM job", &[])?.remove(0).take()).await?;
+    // Closed, it has all its files.
+    drop(target);
+    if let Options::Sqlite(path) = to {
+        sqlite_files::give_store_to_owner(path)?;
+    }
+    Ok(jobs.unsigned_abs())
+}
+
+/// Checks that a store is whole.
+pub(super) fn check(sql: &mut dyn Sql) -> Result<(), Error> {
+    let is_whole = schema::get(sql, UNFINISHED)?.is_none();
+    let text = "a copy into this store has not ended: repeat `meshctl controller copy`";
+    if is_whole { Ok(()) } else { Err(Error::Settings(text.to_owned())) }
+}
+
+impl Store {
+    /// Waits until no control node can have it any more: whoever stops keeps its lease, and whoever works renews it.
+    async fn is_unused(&self) -> Result<(), Error> {
+        let query = format!("SELECT node, epoch, beat, lasts FROM lease WHERE {HELD} ORDER BY node");
+        let held = move |sql: &mut dyn Sql| -> Result<Vec<(String, i64, i64, u64)>, Error> {
+            let read = |mut row: Row| Ok((row.take()?, row.take()?, row.take()?, row.take()?));
+            sql.query(&query, &[])?.into_iter().map(read).collect()
+        };
+        let (before, begun) = (self.read(held.clone()).await?, Instant::now());
+        let lasts = before.iter().map(|(_, _, _, lasts)| Duration::from_millis(*lasts)).max();
+        // A file is locked instead.
+        while self.is_shared() && begun.elapsed() < lasts.unwrap_or_default() {
+            sleep(LOOK).await;
+            let now = self.read(held.clone()).await?;
+            if let Some((node, ..)) = now.iter().find(|lease| !before.contains(lease)) {
+                let text = format!("the control node {node} works with this store: stop it first");
+                return Err(Error::Conflict(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tables with rows of theirs.
+type Part = Vec<(&'static str, Vec<Vec<SqlValue>>)>;
+
+/// What follows a number, and the number with which that ends.
+fn part(
+    sql: &mut dyn Sql,
+    step: usize,
+    tables: &'static [(&'static str, &'static str)],
+    last: i64,
+) -> Result<Option<(i64, Part)>, Error> {
+    let (first, key) = tables[0];
+    let ids = format!("SELECT {key} FROM {first} WHERE {key} > $1 ORDER BY {key} LIMIT {step}");
+    let Some(mut row) = sql.query(&ids, values![last])?.pop() else { return Ok(None) };
+    let end: i64 = row.take()?;
+    let rows_of = |(table, key): &(&'static str, _)| {
+        rows(sql, table, &format!("WHERE {key} > $1 AND {key} <= $2"), values![last, end])
+    };
+    Ok(Some((end, tables.iter().map(rows_of).collect::<Result<_, _>>()?)))
+}
+
+fn rows(
+    sql: &mut dyn Sql,
+    table: &'static str,
+    which: &str,
+    values: &[SqlValue],
+) -> Result<(&'static str, Vec<Vec<SqlValue>>), Error> {
+    let found = sql.query(&format!("SELECT * FROM {table} {which}"), values)?;
+    Ok((table, found.into_iter().map(Row::into_values).collect()))
+}
+
+/// The columns are those of the other store, as the same steps have made both.
+fn insert(sql: &mut dyn Sql, part: &Part) -> Result<(), Error> {
+    for (table, rows) in part {
+        for rows in rows.chunks(ROWS) {
+            let mut values = Vec::new();
+            let mut mark = |value: &SqlValue| match value {
+                // SQLite does not say of what type it is.
+                SqlValue::Int(None) | SqlValue::Text(None) => "NULL".to_owned(),
+                SqlValue::Int(Some(_)) | SqlValue::Text(Some(_)) => {
+                    values.push(value.clone());
+                    format!("${}", values.len())
+                }
+            };
+            let mut tuple = |row: &Vec<SqlValue>| row.iter().map(&mut mark).collect::<Vec<_>>().join(",");
+            let tuples: Vec<String> = rows.iter().map(&mut tuple).collect();
+            sql.execute(&format!("INSERT INTO {table} VALUES ({})", tuples.join("),(")), &values)?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties a store in which are no jobs, or those of a copy that has not ended.
+fn empty(sql: &mut dyn Sql) -> Result<(), Error> {
+    let jobs: i64 = sql.query("SELECT count(*) FROM job", &[])?.remove(0).take()?;
+    if jobs > 0 && schema::get(sql, UNFINISHED)?.is_none() {
+        return Err(Error::Conflict(format!("it has {jobs} jobs: a store is copied into an empty one")));
+    }
+    schema::set(sql, UNFINISHED, "")?;
+    // What hangs on jobs goes with them.
+    let mut tables = SMALL.into_iter().chain(["job", "audit"]);
+    tables.try_for_each(|table| sql.execute(&format!("DELETE FROM {table}"), &[]).map(drop))
+}
+
+/// Small tables, last numbers and settings.
+type Rest = (Part, Vec<(&'static str, i64)>, Vec<(&'static str, Option<String>)>);
+
+fn rest(sql: &mut dyn Sql) -> Result<Rest, Error> {
+    let small = SMALL.into_iter().map(|table| rows(sql, table, "", &[])).collect::<Result<_, _>>()?;
+    let mut numbers = Vec::new();
+    for table in NUMBERED {
+        let query = match sql.dialect() {
+            Dialect::Sqlite => format!("SELECT max(seq) FROM sqlite_sequence WHERE name = '{table}'"),
+            Dialect::Postgres => format!("SELECT last_value FROM {table}_id_seq"),
+        };
+        numbers.push((table, sql.query(&query, &[])?.remove(0).take::<Option<i64>>()?.unwrap_or(1)));
+    }
+    let settings = SETTINGS.into_iter().map(|key| Ok((key, schema::get(sql, key)?)));
+    Ok((small, numbers, settings.collect::<Result<_, Error>>()?))
+}
+
+/// With it the store is whole.
+fn finish(sql: &mut dyn Sql, (small, numbers, settings): &Rest) -> Result<(), Error> {
+    insert(sql, small)?;
+    for (table, number) in numbers {
+        match sql.dialect() {
+            Dialect::Sqlite => {
+                sql.execute("DELETE FROM sqlite_sequence WHERE name = $1", values![*table])?;
+                let set = "INSERT INTO sqlite_sequence (name, seq) VALUES ($1, $2)";
+                sql.execute(set, values![*table, *number])?;
+            }
+            Dialect::Postgres => {
+                sql.query(&format!("SELECT setval('{table}_id_seq', $1)"), values![*number])?;
+            }
+        }
+    }
+    for (key, value) in settings {
+        value.iter().try_for_each(|value| schema::set(sql, key, value))?;
+    }
+    sql.execute("DELETE FROM meta WHERE key = $1", values![UNFINISHED]).map(drop)
+}
