@@ -53,7 +53,7 @@ JOB = "meshctl work submit ansible-runner --node {} --tls-client mesh {} -n -f -
 def world(request):
     """`control` and `e1`, with what README makes of them, and two hosts where nothing is installed."""
     with conftest.scoped_mesh(request.node) as mesh:
-        world = harness.Hosts(mesh, "control", "e1", "h1", "e2", "e9")
+        world = harness.Hosts(mesh, "control", "e1", "h1", "e2", "e9", has_ansible=True)
         world.said = [(host, line, world[host].run(line, 300)) for host, line in harness.commands("Two machines")]
         yield world
 
@@ -70,11 +70,13 @@ def links(host):
     return sorted(one["NodeID"] for one in json.loads(host.run("meshctl status --json"))["Connections"])
 
 
-def test_two_hosts_run_a_signed_job_after_six_commands(world):
-    assert len(world.said) <= 6, world.said
-    host, line, printed = world.said[-1]
-    assert host == "control" and "--signwork" in line and "--tls-client" in line
-    assert "cpu_count" in printed, printed
+def test_two_hosts_run_a_signed_playbook(world):
+    assert [host for host, *_ in world.said] == ["control", "e1", "control"], world.said
+    _, script, printed = world.said[-1]
+    assert script.endswith("meshctl job run site.yml -i hosts") and '"msg": "hello from e1"' in printed, printed
+    (job,) = json.loads(world["control"].run("meshctl --json job list"))["jobs"]
+    assert (job["execution_node"], job["state"]) == ("e1", "successful"), job
+    assert "cpu_count" in world["control"].run(JOB.format("e1", "--signwork"))
     # Only with a signature, and only with a certificate.
     assert "signature" in world["control"].fails(JOB.format("e1", ""))
     # That is given up after a minute: nobody has proven that the node refuses.
@@ -269,18 +271,22 @@ def test_a_bundle_of_awx_is_a_node_as_well(world):
 
 def test_a_controller_gets_its_instances(world):
     control, e1 = world["control"], world["e1"]
-    control.file("/etc/meshd/conf.d/20-controller.yml").write_text("- work-controller: {tlsclient: mesh}\n")
-    control.run("systemctl restart meshd")
     said = add(world, "e9", "--role execution")
     assert "registered and enabled the instance e9" in said
     # What it runs itself needs the same of its host.
     assert control.file("/etc/systemd/system/meshd.service.d/execution.conf").exists()
     instances = {one["name"]: one for one in json.loads(control.run("meshctl instance list --json"))["instances"]}
-    assert instances["e9"]["enabled"] is True and "e1" not in instances
+    assert instances["e9"]["enabled"] is True and instances["e1"]["enabled"] is True
+    # What was added before there was a controller, or was removed since, is found waiting.
+    control.run("meshctl instance remove e1 --dead")
+    again = "meshctl node add e1 --role execution --peer control.example.org"
+    assert control.run(again) == "e1 was added already; registered and enabled the instance e1\n"
+    control.run("meshctl instance disable e1")
+    assert "registered and enabled the instance e1" in control.run(again)
+    assert "was added already: `meshctl node renew e1`" in control.fails(again)
     said = control.run("meshctl node remove e9")
     instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
     assert "e9" not in instances and "revoked" in said
-    control.run("meshctl instance add e1 --type execution")
     until("e1 to be back", lambda: links(e1) == ["control"])
     control.run("meshctl node remove --dead e1")
     until("e1 to be cut off", lambda: links(e1) == [])

@@ -85,14 +85,22 @@ impl Add {
             is_dialled: self.dial,
             hosts: self.host.into_iter().collect::<BTreeSet<_>>(),
         };
-        admit(&newcomer, &own, &authority, &mut tree, &out)?;
         let has_controller = own.config().controller.is_some();
+        let is_instance = newcomer.role.runs_jobs() && has_controller;
+        let node = &newcomer.node;
+        match admit(&newcomer, &own, &authority, &mut tree, &out) {
+            // It was added before there was a controller, or its instance was removed or disabled since.
+            Err(JoinError::Known(_)) if is_instance && !is_enabled(&context()?, node).await? => {
+                register(&context()?, node).await?;
+                let done = || format!("{node} was added already; registered and enabled the instance {node}");
+                return output.answer(&json!({"node": node, "instance": true}), done);
+            }
+            admitted => admitted?,
+        }
         if has_controller && own.is_ours() {
             // Its own jobs: syncs of projects at least.
             host::prepare_for_jobs(&mut tree, true)?;
         }
-        let is_instance = newcomer.role.runs_jobs() && has_controller;
-        let node = &newcomer.node;
         let mut said = Vec::new();
         if is_new {
             let ca = self.places.ca.display();
@@ -137,6 +145,16 @@ impl Add {
         }
         let id = own.config().node.id.as_str();
         Ok((Authority::create(&self.places.ca, id, Timestamp::now())?, true))
+    }
+}
+
+/// Whether the controller starts jobs there.
+async fn is_enabled(context: &Context, node: &str) -> Result<bool, Failure> {
+    let get = operation::get_instance(ByName { name: node.to_owned() });
+    match get.ask(&context.client).await {
+        Ok(one) => Ok(one.report.enabled),
+        Err(error) if error.code() == Some(OperationCode::NotFound) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
