@@ -1,7 +1,7 @@
 //! `meshctl web`: who may use the page and its API. Owns what is asked and printed. The file of tokens is `tls`'s; a
 //! running node reads it with each request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::json;
@@ -9,8 +9,11 @@ use serde_json::json;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::table::{Column, Layout, always};
+use crate::join::configuration::CONF_D;
+use crate::join::host;
+use crate::join::own::OwnNode;
 use crate::tls::AccessLevel;
-use crate::tls::access::{AccessError, AccessToken, AccessTokens};
+use crate::tls::access::{AccessError, AccessToken, AccessTokens, USUAL_TOKENS};
 
 const COLUMNS: &[Column<AccessToken>] =
     &[always("NAME", |one, _| one.name.clone()), always("LEVEL", |one, _| one.level.to_string())];
@@ -21,9 +24,9 @@ pub(super) enum WebVerb {
     Token {
         #[command(subcommand)]
         verb: TokenVerb,
-        /// The file that the directive web names as its tokens
-        #[arg(long, value_name = "FILE", default_value = "/etc/meshd/web.tokens", global = true)]
-        file: PathBuf,
+        /// File of tokens [default: that of this host's node, or /etc/meshd/web.tokens]
+        #[arg(long, value_name = "FILE", global = true)]
+        file: Option<PathBuf>,
     },
 }
 
@@ -57,6 +60,25 @@ fn level(text: &str) -> Result<AccessLevel, String> {
 impl WebVerb {
     pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
         let Self::Token { verb, file } = self;
+        let own = OwnNode::read(Path::new(CONF_D)).ok();
+        let named = own.as_ref().and_then(|own| own.config().web.as_ref()?.tokens.clone());
+        let named = named.unwrap_or_else(|| USUAL_TOKENS.into());
+        let file = file.unwrap_or_else(|| named.clone());
+        if let (TokenVerb::Add { level, .. }, Some(own)) = (&verb, &own) {
+            match &own.config().web {
+                None => {
+                    output.note("Nothing reads it yet: the configuration of this node has no directive web")
+                }
+                Some(_) if named != file => {
+                    output.note(&format!("The page of this node does not read it, but {}", named.display()));
+                }
+                Some(web) if web.allow < *level => output.note(&format!(
+                    "With it the page allows {}: more needs `allow: {level}` in the directive web",
+                    web.allow
+                )),
+                Some(_) => {}
+            }
+        }
         verb.run(file, output).map(|()| Exit::Success)
     }
 }
@@ -67,7 +89,12 @@ impl TokenVerb {
         let tokens = AccessTokens::new(file.clone());
         match self {
             Self::Add { name, level } => {
+                let is_new = !file.exists();
                 let token = tokens.add(&name, level).map_err(failed)?;
+                // The daemon reads it, and nobody else does. Only root can give a file away.
+                if let (true, Ok(Some(daemon))) = (is_new, host::account(Path::new("/"))) {
+                    let _kept = std::os::unix::fs::chown(&file, Some(daemon.user), Some(daemon.group));
+                }
                 if output.json {
                     return output.value(&json!({"name": name, "level": level, "token": token}));
                 }

@@ -28,6 +28,9 @@ pub(crate) trait Operations: Send + Sync + 'static {
 
     /// What is counted of it; `None` before its store is there.
     fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>>;
+
+    /// The `tls-client` profile with which it reaches control services of other nodes.
+    fn tls_client(&self) -> Option<String>;
 }
 
 /// What an operation is answered with, and what follows, up to the end of the connection.

@@ -14,10 +14,19 @@ use crate::wire::{NodeId, ServiceName};
 const LIMITS: CallLimits =
     CallLimits { greeting: Duration::from_secs(5), answer: Duration::from_secs(5), answer_size: 1 << 20 };
 
-/// The links of a node; `None` if it does not say.
-pub(crate) async fn far_links(context: &Context, node: &NodeId) -> Option<Vec<LinkReport>> {
+/// The links of a node; `None` if it does not say. A node whose control service `asks_for_tls` is reached as the controller
+/// reaches it.
+pub(crate) async fn far_links(
+    context: &Context,
+    node: &NodeId,
+    asks_for_tls: bool,
+) -> Option<Vec<LinkReport>> {
     let service = ServiceName::new(SERVICE).ok()?;
-    let stream = context.streams.dial_shared(node, service, None).await.ok()?;
+    let profile = match asks_for_tls {
+        true => Some(context.tls.client(&context.controller.as_ref()?.tls_client()?).ok()?),
+        false => None,
+    };
+    let stream = context.streams.dial_shared(node, service, profile.as_ref()).await.ok()?;
     let mut connection = ControlConnection::to_node(Box::new(stream), node.as_str(), LIMITS);
     let request = Request::Status { fields: Some(vec![Section::Links.to_string()]) };
     let answer = connection.command(&request).await.ok()?;

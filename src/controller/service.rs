@@ -137,6 +137,11 @@ impl Controller {
         self.door.set_options(options);
     }
 
+    /// The profile with which it reaches other nodes.
+    pub fn tls_client(&self) -> Option<String> {
+        self.door.options().tls_client.clone()
+    }
+
     /// Carries out an operation; without a store only what needs none.
     ///
     /// # Errors
@@ -179,17 +184,17 @@ impl Setup {
         let former = (store != Options::Sqlite(default_store.clone()) && default_store.exists())
             .then_some(default_store);
         let store = Store::open(&store, &node).await?;
-        let children = Arc::new(RegistryChildren(registry));
-        let options = ControllerOptions::clone(&door.options());
-        JobDriver::start(node, store, options, mesh, children, projects).await
-    }
-
         if let Some(former) = former
             && store.list(JobFilter::default(), 1).await?.jobs.is_empty()
         {
             let path = former.display();
             tracing::warn!(%path, "the store is empty, and another one lies here: docs/moving.md says how its jobs come along");
         }
+        let children = Arc::new(RegistryChildren(registry));
+        let options = ControllerOptions::clone(&door.options());
+        JobDriver::start(node, store, options, mesh, children, projects).await
+    }
+
     /// Whatever is wrong, an operator may mend it. A try that is under way goes on: it may have the lease by now.
     async fn open_later(
         &self,

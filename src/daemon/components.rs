@@ -224,8 +224,11 @@ impl Components {
             Component::Web(web) => {
                 let tls = self.server_profile(&web.tls)?;
                 let options = wiring::web_options(web);
-                if let Some(tokens) = &options.tokens {
-                    tokens.list()?;
+                match options.tokens.list() {
+                    Err(error) if web.tokens.is_none() => {
+                        tracing::warn!(%error, "nobody can sign in to the page");
+                    }
+                    listed => drop(listed?),
                 }
                 let site = Web::new(self.context.clone(), options);
                 let server = HttpServer::bind(&web.address.to_string(), tls, site).await?;

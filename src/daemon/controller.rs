@@ -171,6 +171,10 @@ impl Operations for Controller {
     fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>> {
         Box::pin(self.0.figures())
     }
+
+    fn tls_client(&self) -> Option<String> {
+        self.0.tls_client()
+    }
 }
 
 /// The stream of an operation, as the control service sends it.

@@ -128,7 +128,7 @@ pub(super) fn web_options(web: &Web) -> WebOptions {
     WebOptions {
         client_level: web.client_level,
         client_names: web.client_names.clone(),
-        tokens: web.tokens.clone().map(AccessTokens::new),
+        tokens: AccessTokens::of_directive(web.tokens.clone()),
         allow: web.allow,
         hosts: web.hosts.clone(),
         own_host: web.address.host.clone(),

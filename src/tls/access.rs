@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -16,6 +17,8 @@ use serde::Serialize;
 use crate::os::private_file::{self, PrivateFileError};
 use crate::os::replace;
 
+/// The file of tokens of a node whose directive `web` names none.
+pub const USUAL_TOKENS: &str = "/etc/meshd/web.tokens";
 /// The longest file, in bytes, and its most tokens.
 const LONGEST: u64 = 64 << 10;
 const MOST: usize = 256;
@@ -77,7 +80,11 @@ pub struct AccessToken {
 
 /// A file of tokens. It is read for each question, so that a change counts at once. All of this blocks.
 #[derive(Debug, Clone)]
-pub struct AccessTokens(PathBuf);
+pub struct AccessTokens {
+    path: PathBuf,
+    /// Without it there are no tokens.
+    may_be_missing: bool,
+}
 
 /// What is wrong with the file, or with a change of it.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +138,13 @@ impl fmt::Display for AccessToken {
 impl AccessTokens {
     /// The file at that path, which need not be there yet.
     pub fn new(path: PathBuf) -> Self {
-        Self(path)
+        Self { path, may_be_missing: false }
+    }
+
+    /// The file that a directive names, or the usual one, which is made with the first token.
+    pub fn of_directive(path: Option<PathBuf>) -> Self {
+        let may_be_missing = path.is_none();
+        Self { path: path.unwrap_or_else(|| USUAL_TOKENS.into()), may_be_missing }
     }
 
     /// All tokens, in the order of the file.
@@ -139,8 +152,15 @@ impl AccessTokens {
     /// # Errors
     /// The file cannot be used.
     pub fn list(&self) -> Result<Vec<AccessToken>, AccessError> {
-        let unusable = |error| AccessError::Unusable { path: self.0.clone(), error };
-        let text = private_file::read(&self.0, LONGEST).map_err(unusable)?;
+        let unusable = |error| AccessError::Unusable { path: self.path.clone(), error };
+        let text = match private_file::read(&self.path, LONGEST) {
+            Err(PrivateFileError::Unreadable(error))
+                if self.may_be_missing && error.kind() == ErrorKind::NotFound =>
+            {
+                return Ok(Vec::new());
+            }
+            read => read.map_err(unusable)?,
+        };
         let text = String::from_utf8(text).map_err(|_| self.line(1, "is no text"))?;
         let mut tokens: Vec<AccessToken> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -192,7 +212,7 @@ impl AccessTokens {
             return Err(AccessError::Name(name.to_owned()));
         }
         let _lock = self.lock()?;
-        let mut tokens = if self.0.exists() { self.list()? } else { Vec::new() };
+        let mut tokens = if self.path.exists() { self.list()? } else { Vec::new() };
         if tokens.iter().any(|token| token.name == name) {
             return Err(AccessError::Taken(name.to_owned()));
         }
@@ -222,25 +242,25 @@ impl AccessTokens {
 
     /// Keeps others that change the file waiting: the lock is its directory's, as the file itself is replaced.
     fn lock(&self) -> Result<File, AccessError> {
-        let directory = self.0.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let locked = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| {
             directory.lock()?;
             Ok(directory)
         });
-        locked.map_err(|error| AccessError::Unusable { path: self.0.clone(), error: error.into() })
+        locked.map_err(|error| AccessError::Unusable { path: self.path.clone(), error: error.into() })
     }
 
     /// Remarks go; the file stays its owner's.
     fn write(&self, tokens: &[AccessToken]) -> Result<(), AccessError> {
         use std::os::unix::fs::MetadataExt as _;
         let lines: String = tokens.iter().map(|token| format!("{token}\n")).collect();
-        let owner = std::fs::metadata(&self.0).ok().map(|file| (file.uid(), file.gid()));
-        replace::replace_owned(&self.0, lines.as_bytes(), 0o600, owner)
-            .map_err(|error| AccessError::Unusable { path: self.0.clone(), error: error.into() })
+        let owner = std::fs::metadata(&self.path).ok().map(|file| (file.uid(), file.gid()));
+        replace::replace_owned(&self.path, lines.as_bytes(), 0o600, owner)
+            .map_err(|error| AccessError::Unusable { path: self.path.clone(), error: error.into() })
     }
 
     fn line(&self, line: usize, why: &'static str) -> AccessError {
-        AccessError::Line { path: self.0.clone(), line, why }
+        AccessError::Line { path: self.path.clone(), line, why }
     }
 }
 
@@ -291,8 +311,8 @@ mod tests {
         let tokens = file(temp.path());
         let (ci, eve) =
             (tokens.add("ci", AccessLevel::Operate).unwrap(), tokens.add("eve", AccessLevel::Read).unwrap());
-        assert_eq!(fs::metadata(&tokens.0).unwrap().permissions().mode() & 0o777, 0o600);
-        let text = fs::read_to_string(&tokens.0).unwrap();
+        assert_eq!(fs::metadata(&tokens.path).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = fs::read_to_string(&tokens.path).unwrap();
         assert!(text.starts_with("ci operate ") && !text.contains(&ci) && !text.contains(&eve), "{text}");
         let found = tokens.find(ci.as_bytes()).unwrap().unwrap();
         assert_eq!((found.name.as_str(), found.level), ("ci", AccessLevel::Operate));
@@ -317,8 +337,8 @@ mod tests {
         let tokens = file(temp.path());
         let hash = "ab".repeat(32);
         let said = |text: &str, mode| {
-            fs::write(&tokens.0, text).unwrap();
-            fs::set_permissions(&tokens.0, Permissions::from_mode(mode)).unwrap();
+            fs::write(&tokens.path, text).unwrap();
+            fs::set_permissions(&tokens.path, Permissions::from_mode(mode)).unwrap();
             tokens.list().map(|all| all.len()).map_err(|error| error.to_string())
         };
         assert_eq!(said(&format!("# remark\n\n a read {hash}\nb ADMIN {hash}\r\n"), 0o600), Ok(2));

@@ -268,7 +268,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         match path:
             case ["session"]:
                 who, level, form = self.session()
-                return {"node": mesh.own, "version": "0.1.0", "who": who, "level": level, "controller": True, "form_token": form, "allow": "admin"}
+                return {"node": mesh.own, "version": "0.1.0", "who": who, "level": level, "controller": True, "form_token": form, "allow": "admin", "has_tokens": True}
             case ["nodes"]:
                 return {"nodes": mesh.nodes()}
             case ["links"]:

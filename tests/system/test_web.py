@@ -112,7 +112,7 @@ def test_a_foreign_name_leads_nowhere(site):
 
 def test_a_page_signs_in_and_only_the_own_page_makes_changes(site):
     assert site.get("/api/v1/session").json == {"node": "control", "version": site.node.status()["Version"], "who": None, "level": "none",
-                                               "controller": True, "form_token": None, "allow": "admin"}
+                                               "controller": True, "form_token": None, "allow": "admin", "has_tokens": True}
     began = time.monotonic()
     assert site.post("/api/v1/session", {"token": "t-nobody"}).status == 401
     assert 0.9 < time.monotonic() - began < 30

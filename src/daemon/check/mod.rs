@@ -209,8 +209,10 @@ impl Findings {
             }
             Component::Web(web) => {
                 self.tcp(component, &web.address);
-                if let Some(Err(error)) = web.tokens.clone().map(|tokens| AccessTokens::new(tokens).list()) {
-                    self.add(component, error);
+                match AccessTokens::of_directive(web.tokens.clone()).list() {
+                    Err(error) if web.tokens.is_none() => self.warn(component, error),
+                    Err(error) => self.add(component, error),
+                    Ok(_) => {}
                 }
             }
             Component::UdpServer(server) => self.udp(component, &server.bind),

@@ -132,7 +132,7 @@ function showSession() {
   fill(who, session.who && [named(session.who), ` (${session.level})`],
     session.who
       ? el("button", { type: "button", onclick: () => signOut().catch(error => say(error.message, true)) }, "Sign out")
-      : el("button", { type: "button", onclick: () => dialog.showModal() }, "Sign in"));
+      : session.has_tokens && el("button", { type: "button", onclick: () => dialog.showModal() }, "Sign in"));
 }
 
 function setUpDialog() {

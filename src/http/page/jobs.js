@@ -97,17 +97,17 @@ export function jobView(route) {
   const [about, actions, why, more] = ["div", "p", "section", "div"].map(name => el(name, {}));
   actions.className = "actions";
   const output = new Output(id);
+  const printed = el("section", { hidden: true }, el("h3", {}, "Output"), output.screen.element);
   const view = {
     title: `Job ${id}`,
-    element: el("div", {}, title, actions, about, why,
-      el("section", {}, el("h3", {}, "Output"), output.screen.element), more),
+    element: el("div", {}, title, actions, about, why, printed, more),
     hears: event => aboutJobs(event) && event.job === Number(id),
     // Seconds: what it has done so far changes without an event.
     every: 5,
     async load() {
       const job = await get(`jobs/${id}`);
       const hasEnded = ENDED.includes(job.state);
-      view.every = hasEnded ? 60 : 5;
+      [view.every, printed.hidden] = [hasEnded ? 60 : 5, false];
       fill(title, named(job.name), " ", jobState(job));
       refill(about, aboutJob(job));
       refill(more, attempts(job), hosts(job));

@@ -40,7 +40,7 @@ const LOOKS: usize = 2;
 const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Gate {
-    tokens: Option<AccessTokens>,
+    tokens: AccessTokens,
     client_level: AccessLevel,
     /// Whose certificates have it; empty: all but those of nodes.
     client_names: Vec<String>,
@@ -106,7 +106,7 @@ impl Visitor {
 
 impl Gate {
     pub(super) fn new(
-        tokens: Option<AccessTokens>,
+        tokens: AccessTokens,
         (client_level, client_names): (AccessLevel, Vec<String>),
         allow: AccessLevel,
     ) -> Self {
@@ -178,7 +178,7 @@ impl Gate {
     async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, ApiRefusal> {
         let shown = shown.to_vec();
         if !shown.is_empty()
-            && let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?.flatten()
+            && let Some(token) = self.look(move |tokens| tokens.find(&shown)).await?
         {
             return Ok(token);
         }
@@ -192,16 +192,20 @@ impl Gate {
 
     async fn has(&self, token: &AccessToken) -> Result<bool, ApiRefusal> {
         let token = token.clone();
-        Ok(self.look(move |tokens| tokens.has(&token)).await?.unwrap_or(false))
+        self.look(move |tokens| tokens.has(&token)).await
     }
 
-    /// Looks at the file of tokens, if there is one.
+    /// Whether somebody could sign in.
+    pub(super) async fn has_tokens(&self) -> bool {
+        self.look(|tokens| tokens.list()).await.is_ok_and(|tokens| !tokens.is_empty())
+    }
+
+    /// Looks at the file of tokens.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(AccessTokens) -> Result<T, AccessError> + Send + 'static,
-    ) -> Result<Option<T>, ApiRefusal> {
-        let Some(tokens) = self.tokens.clone() else { return Ok(None) };
-        let looks = self.looks.clone();
+    ) -> Result<T, ApiRefusal> {
+        let (tokens, looks) = (self.tokens.clone(), self.looks.clone());
         let looked = async move {
             let turn = looks.acquire_owned().await.ok()?;
             let look = move || {
@@ -212,7 +216,7 @@ impl Gate {
             tokio::task::spawn_blocking(look).await.ok()?.ok()
         };
         match timeout(LOOKED_WITHIN, looked).await {
-            Ok(Some(found)) => Ok(Some(found)),
+            Ok(Some(found)) => Ok(found),
             // Who has shown no good token is not told of files.
             Ok(None) | Err(_) => {
                 let message = "the node cannot use its file of tokens: meshd check says why";

@@ -22,7 +22,7 @@ use crate::http::answer::HttpAnswer;
 use crate::mesh::{Links, Status};
 use crate::os::answers::{PAGE, fitting};
 use crate::rpc::report::node::LinkReport;
-use crate::wire::NodeId;
+use crate::wire::{ConnType, NodeId};
 
 /// How long after the last round a look begins another one: less than a page waits between two looks.
 const ASK: Duration = Duration::from_secs(25);
@@ -247,7 +247,10 @@ impl SharedLinks {
             let is_silent = |name: &NodeId| said.get(name).is_some_and(|answer| answer.figures.is_none());
             mesh.routing_table.keys().filter(|name| !is_silent(name)).cloned().collect()
         };
-        let mut answers = stream::iter(due).map(|node| self.ask(node)).buffer_unordered(AT_ONCE);
+        let with_tls = mesh.advertisements.iter().filter(|ad| ad.conn_type == ConnType::STREAM_TLS);
+        let with_tls: BTreeSet<&NodeId> = with_tls.map(|ad| &ad.node_id).collect();
+        let ask = |node: NodeId| self.ask(with_tls.contains(&node), node);
+        let mut answers = stream::iter(due).map(ask).buffer_unordered(AT_ONCE);
         while let Some((node, links)) = answers.next().await {
             let known = mesh.known_connection_costs.get(&node);
             let mut said = self.said.lock();
@@ -258,8 +261,8 @@ impl SharedLinks {
         }
     }
 
-    async fn ask(&self, node: NodeId) -> (NodeId, Option<Vec<LinkReport>>) {
-        let said = timeout(WITHIN, far_links(&self.context, &node)).await;
+    async fn ask(&self, asks_for_tls: bool, node: NodeId) -> (NodeId, Option<Vec<LinkReport>>) {
+        let said = timeout(WITHIN, far_links(&self.context, &node, asks_for_tls)).await;
         (node, said.ok().flatten())
     }
 }

@@ -77,7 +77,7 @@ pub(crate) struct WebOptions {
     pub(crate) client_level: AccessLevel,
     /// Common names of their certificates.
     pub(crate) client_names: Vec<String>,
-    pub(crate) tokens: Option<AccessTokens>,
+    pub(crate) tokens: AccessTokens,
     pub(crate) allow: AccessLevel,
     pub(crate) hosts: Vec<String>,
     /// The host in the address that it listens on.
@@ -129,6 +129,8 @@ struct SessionReport<'a> {
     form_token: Option<String>,
     /// The most that anybody may do.
     allow: AccessLevel,
+    /// There is a token, so that somebody can sign in.
+    has_tokens: bool,
 }
 
 /// What is wrong with the node.
@@ -204,7 +206,7 @@ impl Web {
         (route.answer)(self, asked).await
     }
 
-    fn session(&self, asked: &ApiRequest) -> HttpAnswer {
+    async fn session(&self, asked: &ApiRequest) -> HttpAnswer {
         let (visitor, level) = (&asked.visitor, asked.visitor.level);
         let form_token = self.gate.form_token(visitor).filter(|_| level > AccessLevel::None);
         let told = SessionReport {
@@ -215,6 +217,7 @@ impl Web {
             controller: self.context.controller.is_some(),
             form_token,
             allow: self.gate.allow,
+            has_tokens: self.gate.has_tokens().await,
         };
         answer::json(StatusCode::OK, &told)
     }

@@ -90,7 +90,7 @@ routes! {
     GET "/api/v1/openapi.json" Needs::Anybody, "This description", &[], NOTHING => json_of::<Map<String, Value>>(),
         |web, _asked| Ok(web.description());
     GET "/api/v1/session" Needs::Anybody, "Who asks", &[], NOTHING => json_of::<SessionReport<'_>>(),
-        |web, asked| Ok(web.session(&asked));
+        |web, asked| Ok(web.session(&asked).await);
     POST "/api/v1/session" Needs::Anybody, "A session, by cookie", &[], json_of::<SignIn>() => NOTHING,
         |web, asked| web.sign_in(asked).await;
     POST "/api/v1/session/end" READ, "The session is over", &[], NOTHING => NOTHING,
