@@ -10,6 +10,9 @@ use super::{
 use crate::rpc::request::Request;
 use crate::rpc::{Client, ErrorCode, ErrorLine};
 
+/// What other clients know of a change that needs a restart.
+const OF_RECEPTOR: &str = ". Must restart receptor for these changes to take effect";
+
 #[derive(Debug, Args)]
 pub(super) struct Reload {}
 
@@ -37,7 +40,11 @@ fn judged(answer: &Value) -> Result<(), Failure> {
     }
     let text = answer["Error"].as_str().unwrap_or("the node gave no reason");
     let exit = match ErrorLine::new(text).code() {
-        ErrorCode::NeedsRestart => Exit::ReloadNeedsRestart,
+        ErrorCode::NeedsRestart => {
+            let what = text.trim_end_matches(" ERRORCODE 3").replace(OF_RECEPTOR, "");
+            let advice = "nothing was changed; a restart takes it over: systemctl restart meshd";
+            return Err(Failure::new(Exit::ReloadNeedsRestart, format!("reload failed: {what}; {advice}")));
+        }
         ErrorCode::BadConfiguration => Exit::ReloadUnreadable,
         _ => Exit::ReloadFailed,
     };

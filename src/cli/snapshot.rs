@@ -1,10 +1,13 @@
 //! Looks at a node again and again: its mesh, and its controller where it has one. Owns what is asked for that, and that
 //! nothing else is asked of a node that has no controller.
 
+use std::cmp::Reverse;
+
 use jiff::Timestamp;
 
 use super::status;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, OperationCode};
+use crate::rpc::report::JobState;
 use crate::rpc::report::events::Snapshot;
 use crate::rpc::report::node::Section;
 use crate::rpc::request::Request;
@@ -36,11 +39,8 @@ impl<'a> Watcher<'a> {
         if self.has_no_controller {
             return Ok(snapshot);
         }
-        let (ping, instances, jobs) = (
-            operation::ping(Nothing {}),
-            operation::list_instances(InstanceFilter::default()),
-            operation::list_jobs(JobFilter { limit: Some(Snapshot::JOBS), ..JobFilter::default() }),
-        );
+        let (ping, instances) =
+            (operation::ping(Nothing {}), operation::list_instances(InstanceFilter::default()));
         match ping.ask(self.client).await {
             Ok(answer) => snapshot.controller = Some(answer.report),
             Err(error) => {
@@ -51,7 +51,16 @@ impl<'a> Watcher<'a> {
             }
         }
         snapshot.instances = instances.ask(self.client).await.ok().and_then(|answer| answer.report.instances);
-        snapshot.jobs = jobs.ask(self.client).await.ok().map(|answer| answer.report.jobs);
+        // The newest ones, and those that have not ended, however old they are.
+        for state in [Vec::new(), JobState::ALL.into_iter().filter(|state| !state.is_final()).collect()] {
+            let jobs = JobFilter { state, limit: Some(Snapshot::JOBS), ..JobFilter::default() };
+            let Ok(answer) = operation::list_jobs(jobs).ask(self.client).await else { return Ok(snapshot) };
+            snapshot.jobs.get_or_insert_default().extend(answer.report.jobs);
+        }
+        if let Some(jobs) = &mut snapshot.jobs {
+            jobs.sort_by_key(|job| Reverse(job.id));
+            jobs.dedup_by_key(|job| job.id);
+        }
         Ok(snapshot)
     }
 }

@@ -1,7 +1,6 @@
 //! The way from one node to another: what anybody may ask (status, ping, traceroute), and what each node on it answers to a
 //! signed request. Gathers that, and makes findings of it; the checks themselves are pure.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -116,16 +115,8 @@ impl Way {
         found.into_iter().flatten().collect()
     }
 
-    fn known(&self) -> BTreeSet<&str> {
-        let mesh = &self.mesh;
-        let routes = mesh.routing_table.iter().flat_map(|routes| routes.keys());
-        let costs = mesh.known_connection_costs.iter().flat_map(|costs| costs.keys());
-        let advertised = mesh.advertisements.iter().flatten().map(|one| one.node_id.as_str());
-        routes.chain(costs).map(String::as_str).chain(advertised).collect()
-    }
-
     fn route(&self) -> Option<Finding> {
-        let (known, to) = (self.known(), &self.to);
+        let (known, to) = (status::known(&self.mesh), &self.to);
         if self.is_here() || self.has_route() {
             return None;
         }

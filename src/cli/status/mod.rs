@@ -3,6 +3,8 @@
 mod links;
 mod tables;
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -40,6 +42,14 @@ impl StatusArgs {
         }
         Ok(Exit::Success)
     }
+}
+
+/// The nodes of which it tells.
+pub(super) fn known(mesh: &NodeReport) -> BTreeSet<&str> {
+    let routes = mesh.routing_table.iter().flat_map(|routes| routes.keys());
+    let costs = mesh.known_connection_costs.iter().flat_map(|costs| costs.keys());
+    let advertised = mesh.advertisements.iter().flatten().map(|one| one.node_id.as_str());
+    routes.chain(costs).chain(&mesh.node_id).map(String::as_str).chain(advertised).collect()
 }
 
 /// A `status` answer as a report.

@@ -141,10 +141,14 @@ impl View {
     }
 
     fn tabs(&self) -> Line<'static> {
-        let numbers = [self.nodes(), self.links(), self.jobs()].map(|rows| {
+        let mut numbers = [self.nodes(), self.links(), self.jobs()].map(|rows| {
             let wrong = rows.iter().filter(|(_, is_wrong)| *is_wrong).count();
             if wrong == 0 { rows.len().to_string() } else { format!("{}, {wrong} wrong", rows.len()) }
         });
+        // There may be more that have ended.
+        if self.now.jobs.as_ref().is_some_and(|jobs| jobs.len() >= Snapshot::JOBS as usize) {
+            numbers[2].insert_str(0, "newest ");
+        }
         let tab = |(at, (name, number)): (usize, (&&str, String))| {
             let style =
                 if at == self.tab { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };

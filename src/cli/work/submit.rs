@@ -12,8 +12,11 @@ use crate::cli::{
     completion::nodes,
     exit::{Exit, Failure},
     output::{Output, interrupted},
+    status,
 };
-use crate::rpc::request::SubmitRequest;
+use crate::config::nearest;
+use crate::rpc::report::node::Section;
+use crate::rpc::request::{Request, SubmitRequest};
 use crate::rpc::{CallError, PendingUnit, Submitted};
 
 #[derive(Debug, Args)]
@@ -64,6 +67,9 @@ impl Submit {
         let mut request = self.request()?;
         let payload = self.open_payload(context).await?;
         request.payload_length = payload.size;
+        if request.node != "localhost" {
+            warn_of_stranger(context, &request.node).await;
+        }
         let submission = context.client.submit(request).await.map_err(not_accepted)?;
         let unit = submission.unit().to_owned();
         let submitted = match send(submission, payload, context.output).await {
@@ -116,6 +122,21 @@ impl Submit {
             (None, Some(text)) => Ok(Payload::text(format!("{text}\n").into_bytes())),
             (None, None) => Ok(Payload::text(Vec::new())),
         }
+    }
+}
+
+/// Says if the mesh knows no such node: the job waits until it does, which nobody wants who has mistyped it.
+async fn warn_of_stranger(context: &Context, node: &str) {
+    let sections = [Section::NodeId, Section::Routes, Section::Costs];
+    let fields = Some(sections.map(|section| section.to_string()).to_vec());
+    let Ok(answer) = context.client.command(&Request::Status { fields }).await else { return };
+    let Ok(mesh) = status::read(&answer) else { return };
+    let known = Vec::from_iter(status::known(&mesh));
+    if !known.contains(&node) {
+        let near = nearest(node, &known).map(|near| format!(": did you mean {near}?")).unwrap_or_default();
+        context
+            .output
+            .note(&format!("Warning: the mesh knows no node {node} now, so the job waits for it{near}"));
     }
 }
 
