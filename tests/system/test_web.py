@@ -266,6 +266,23 @@ def test_the_mesh_is_told_with_its_links(site):
     assert all({"what", "where", "severity", "remedy"} <= set(one) for one in findings)
 
 
+def test_links_of_nodes_under_a_tls_profile_have_figures(mesh, tmp_path):
+    pki = Pki(tmp_path / "pki")
+    web, client = directive(tmp_path)
+    settings = control_settings(tmp_path)
+    settings["work-controller"]["tlsclient"] = "client"
+    for name, more in (("control", {"listen": True, "extra": [web, settings]}), ("e1", {"peers": ["control"]})):
+        pki.issue(name, [name])
+        node = mesh.node(name, **more)
+        node.directives += pki.profiles(name)
+        node.service = {"tls": "server"} if name == "e1" else {}
+        node.write_config()
+    mesh.start()
+    until("what e1 offers", lambda: [one["services"] for one in client.get("/api/v1/nodes").json["nodes"] if one["name"] == "e1"] == [["control"]])
+    link = until("both ends to say", lambda: (one := client.get("/api/v1/links").json["links"]) and len(one[0]["figures"]) == 2 and one)[0]
+    assert sorted(one["from"] for one in link["figures"]) == ["control", "e1"]
+
+
 def test_the_controller_answers_as_to_its_operators(site):
     control = site.node
     unit, number = submit(control, {"name": "labelled", "labels": {"team": "x"}}, ident="l", lines=3)
