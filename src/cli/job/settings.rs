@@ -121,11 +121,12 @@ impl AnsibleSettings<'_> {
         setting(&self.config()?, "defaults", "forks")?.parse().ok().filter(|forks| *forks > 0)
     }
 
-    /// Says where the variables of groups and hosts are, and what a module names by a relative path: the runner starts
-    /// ansible beside the project, not in it.
+    /// Says where the variables of groups and hosts are, and what a module names by a relative path: without an image the
+    /// runner starts ansible beside the project, not in it.
     pub(super) fn playbook_dir(&self) -> Option<String> {
         let config = self.config().unwrap_or_default();
-        let is_needed = self.is_module && setting(&config, "defaults", "playbook_dir").is_none();
+        let is_beside = self.is_module && self.place.top.is_empty();
+        let is_needed = is_beside && setting(&config, "defaults", "playbook_dir").is_none();
         is_needed.then(|| format!("--playbook-dir={}", self.place.project))
     }
 

@@ -99,13 +99,12 @@ fn keep_old(store: &Path) -> Result<(), Error> {
 /// Copies what is committed into a new file, compactly.
 pub(super) fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
     let mut options = OpenOptions::new();
-    let file =
-        options.write(true).create_new(true).mode(0o600).open(to).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => {
-                Error::Conflict(format!("{} exists: give the name of a file that does not", to.display()))
-            }
-            _ => Error::file(to)(error),
-        })?;
+    let file = options.write(true).create_new(true).mode(0o600).open(to);
+    let file = file.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => std::io::Error::other("it exists: give the name of a file that does not"),
+        _ => error,
+    });
+    let file = file.map_err(Error::file(to))?;
     let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
     let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
     let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));
