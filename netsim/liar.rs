@@ -11,6 +11,7 @@ use meshd::wire::advertisement::AdvertisementMessage;
 use meshd::wire::{Advertisement, ConnType, Cost, MessageType, NodeId, RoutingUpdate};
 use rand::RngExt;
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 
 use crate::world::service;
 
@@ -21,11 +22,13 @@ pub(crate) struct Liar {
     /// What each node has said last, itself included.
     heard: BTreeMap<NodeId, RoutingUpdate>,
     told: u64,
+    /// The ID of its last lie, which the next one may use again.
+    last_id: String,
 }
 
 impl Liar {
     pub(crate) fn new(node: usize, id: NodeId) -> Self {
-        Self { node, id, heard: BTreeMap::new(), told: 0 }
+        Self { node, id, heard: BTreeMap::new(), told: 0, last_id: String::new() }
     }
 
     /// It sends or gets that message.
@@ -44,9 +47,9 @@ impl Liar {
 
     /// Something untrue about one of these nodes.
     pub(crate) fn lie(&mut self, about: &[NodeId], wall: Timestamp, rng: &mut SmallRng) -> Option<Bytes> {
-        let victim = &about[rng.random_range(0..about.len())];
+        let victim = about.choose(rng)?;
         self.told += 1;
-        match rng.random_range(0..8) {
+        match rng.random_range(0..11) {
             0 => self.withdrawal(victim, wall),
             1 => self.claim(about, rng),
             kind => self.word(kind, victim, rng),
@@ -63,6 +66,10 @@ impl Liar {
             4 => (epoch, u64::MAX - more, 0),
             5 => (epoch.saturating_add(more), more, 0),
             6 => (u64::MAX - more, more, 0),
+            // What the node itself may be about to say, and what it has said, altered.
+            8 => (epoch, sequence.saturating_add(rng.random_range(1..=3)), 0),
+            9 => (epoch, sequence, 0),
+            10 => (epoch, sequence.saturating_add(more), 0),
             _ => ([1, epoch - 1, epoch, epoch.saturating_add(more)][rng.random_range(0..4)], more, epoch),
         };
         // No links, or one with the liar alone, or the true ones.
@@ -73,7 +80,12 @@ impl Liar {
         };
         self.heard.get_mut(victim)?.sequence =
             if suspected_duplicate == 0 { sequence } else { known.sequence };
-        let update_id = format!("lie{:05}", self.told);
+        let update_id = match kind {
+            9 => known.update_id,
+            10 => self.last_id.clone(),
+            _ => format!("lie{:05}", self.told),
+        };
+        self.last_id.clone_from(&update_id);
         let forwarding_node = self.id.clone();
         let node_id = Some(victim.clone());
         RoutingUpdate {

@@ -55,6 +55,15 @@ impl<'a> Truth<'a> {
         [from, to].iter().all(|node| self.adjacent.contains_key(node)) && self.island[from] == self.island[to]
     }
 
+    /// True if others reach each other through that node alone.
+    pub(crate) fn is_only_way(&self, node: usize) -> bool {
+        let mut others = self.adjacent.clone();
+        others.remove(&node);
+        others.values_mut().for_each(|links| drop(links.remove(&node)));
+        let island = islands(self.world.nodes.len(), &others);
+        others.keys().map(|other| island[*other]).collect::<BTreeSet<_>>().len() > 1
+    }
+
     /// Links on the way that the nodes' tables lead.
     pub(crate) fn hops(&self, from: usize, to: usize) -> Result<usize, String> {
         let (mut at, mut hops) = (from, 0);

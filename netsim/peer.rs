@@ -2,14 +2,17 @@
 //!
 //! Such a peer is the same core without what our nodes add: at its edge its own probes are dropped and those of others
 //! refused; a new neighbour is sent nothing but what is flooded, and rounds have receptor's length. What others say in its
-//! name ends it or is ignored, and what comes in a neighbour's name is passed on whoever brings it.
+//! name ends it or is ignored, what comes in a neighbour's name is passed on whoever brings it, and an UpdateID counts
+//! once.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use meshd::mesh::{Class, Event, Mesh, Now, Options, SessionId, Transmit};
+use meshd::wire::advertisement::AdvertisementMessage;
 use meshd::wire::{
     DataHeader, MAX_HOPS, MessageType, NodeId, Problem, RoutingUpdate, ServiceName, Unreachable,
 };
@@ -27,6 +30,10 @@ pub(crate) struct Peer {
     aside: VecDeque<Transmit>,
     /// Epoch and sequence of what it has heard of each node, as a receptor node would have it.
     heard: BTreeMap<NodeId, (u64, u64)>,
+    /// The dates of what it has heard of each node's service.
+    dates: BTreeMap<NodeId, Timestamp>,
+    /// The IDs of updates that it was told.
+    seen: HashSet<String>,
     /// Updates that it has sent beside its core, and where.
     passed_on: HashSet<(SessionId, String)>,
     stops: bool,
@@ -38,12 +45,24 @@ impl Peer {
         if receptor_like {
             (options.relaxed_interval, options.relaxed_per_node) = (options.update_interval, Duration::ZERO);
             (options.answer_hold, options.answer_per_node) = (Duration::ZERO, Duration::ZERO);
-            // It announces its services in its rounds alone.
+            // It announces its services in its rounds alone, and tells nothing twice.
             options.newcomer_hold = Duration::from_secs(1 << 30);
+            options.reminder_hold = Duration::from_secs(1 << 30);
         }
-        let (heard, passed_on) = (BTreeMap::new(), HashSet::new());
+        let (heard, dates, seen) = (BTreeMap::new(), BTreeMap::new(), HashSet::new());
+        let passed_on = HashSet::new();
         let mesh = Mesh::new(id, epoch, options, rng, now);
-        Self { mesh, receptor_like, epoch, aside: VecDeque::new(), heard, passed_on, stops: false }
+        Self {
+            mesh,
+            receptor_like,
+            epoch,
+            aside: VecDeque::new(),
+            heard,
+            dates,
+            seen,
+            passed_on,
+            stops: false,
+        }
     }
 
     /// It was told that it is a duplicate, and ends as a receptor node does.
@@ -62,6 +81,11 @@ impl Peer {
             self.aside.push_back(Transmit { session, message, class: Class::Control });
             return;
         }
+        if self.receptor_like && MessageType::of(&message).ok() == Some(MessageType::Advertisement) {
+            let floods = self.mesh.counters().floods;
+            self.mesh.handle_packet(session, message.clone(), now);
+            return self.pass_on_service(session, &message, self.mesh.counters().floods > floods);
+        }
         let update = as_update(&message).filter(|_| self.receptor_like);
         let Some(update) = update else { return self.mesh.handle_packet(session, message, now) };
         if update.node_id.as_ref() == Some(self.mesh.id()) {
@@ -71,9 +95,21 @@ impl Peer {
             }
             return;
         }
+        if self.takes(session, &update) && !self.seen.insert(update.update_id.clone()) {
+            return self.mesh.handle_activity(session, now.tick);
+        }
         let floods = self.mesh.counters().floods;
         self.mesh.handle_packet(session, message, now);
         self.pass_on(session, update, self.mesh.counters().floods > floods);
+    }
+
+    /// True unless the update introduces a neighbour, or its core waits for what the neighbour says itself.
+    fn takes(&self, session: SessionId, update: &RoutingUpdate) -> bool {
+        let neighbours = self.mesh.neighbours();
+        let its_own = update.node_id.as_ref().and_then(|node| neighbours.get(node));
+        let lists_us = update.connections.contains_key(self.mesh.id());
+        self.mesh.peer(session).is_some()
+            && its_own.is_none_or(|its_own| its_own.session == session && lists_us)
     }
 
     /// Passes on what its core keeps from others, as it came in a neighbour's name by another way.
@@ -99,6 +135,26 @@ impl Peer {
             if self.passed_on.insert((session, forwarded.update_id.clone())) {
                 self.aside.push_back(Transmit { session, message, class });
             }
+        }
+    }
+
+    /// The same of an advertisement, of which it has heard none as late. Here each node has one service.
+    fn pass_on_service(&mut self, session: SessionId, message: &Bytes, core_does: bool) {
+        let Ok(AdvertisementMessage { advertisement, .. }) = AdvertisementMessage::parse(message) else {
+            return;
+        };
+        let (node, date) = (advertisement.node_id, advertisement.time);
+        if self.dates.get(&node).is_some_and(|known| date <= *known) {
+            return;
+        }
+        self.dates.insert(node.clone(), date);
+        let neighbours = self.mesh.neighbours();
+        if core_does || neighbours.get(&node).is_none_or(|neighbour| neighbour.session == session) {
+            return;
+        }
+        for neighbour in neighbours.values().filter(|neighbour| neighbour.session != session) {
+            let (session, message, class) = (neighbour.session, message.clone(), Class::Control);
+            self.aside.push_back(Transmit { session, message, class });
         }
     }
 

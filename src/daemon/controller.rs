@@ -232,10 +232,11 @@ impl Mesh for SeenMesh {
             let controls = status.advertisements.iter().filter(|ad| is_control(ad));
             for ad in controls.filter(|ad| ad.node_id != *own) {
                 let types = ad.work_commands.iter().flatten();
+                let ahead = status.dated_ahead.get(&(ad.node_id.clone(), ad.service));
                 nodes.push(NodeView {
                     name: InstanceName::from(ad.node_id.as_str()),
                     routed: status.routing_table.contains_key(&ad.node_id),
-                    advertised: Some(ad.time.as_millisecond()),
+                    advertised: Some((ad.time + ahead.copied().unwrap_or_default()).as_millisecond()),
                     tls: ad.conn_type == ConnType::STREAM_TLS,
                     work_types: types.map(|kind| (kind.work_type.clone(), kind.secure)).collect(),
                 });

@@ -5,7 +5,8 @@
 //! word is answered by something newer still, and an operator is told. Only a peer that opens a session as this node, and
 //! proves by a certificate that it may, shows that there are two of them.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -20,8 +21,10 @@ const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 const MOST_NOTICES: usize = 16;
 /// Between two later epochs: of two nodes with one ID, the one that has to take them is then rarely believed.
 const EPOCH_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two warnings.
+/// Between two warnings of one neighbour.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// Neighbours that are remembered for it: the last ones.
+const MOST_SPEAKERS: usize = 16;
 /// A later epoch exceeds the one before by at most this: nobody can have it distrusted before it is taken.
 const LONGEST_STEP: u64 = 64;
 /// Sequences beyond this are not outdone by others: a later epoch begins.
@@ -36,9 +39,8 @@ pub(super) struct DuplicateNodes {
     /// Later epochs than ours of which a notice has to be given.
     newer: BTreeSet<u64>,
     epochs: Throttle,
-    /// The neighbour that the last such update came by, and when.
-    heard: Option<(NodeId, Tick)>,
-    warned: Option<Tick>,
+    /// The neighbours that such updates came by: when the last one did, and when a warning was given.
+    speakers: BTreeMap<NodeId, (Tick, Tick)>,
 }
 
 impl DuplicateNodes {
@@ -48,8 +50,7 @@ impl DuplicateNodes {
             notices: Throttle::new(NOTICE_INTERVAL),
             newer: BTreeSet::new(),
             epochs: Throttle::new(EPOCH_INTERVAL),
-            heard: None,
-            warned: None,
+            speakers: BTreeMap::new(),
         }
     }
 
@@ -58,23 +59,36 @@ impl DuplicateNodes {
         [self.notices.due(), self.epochs.due()].into_iter().flatten().min()
     }
 
-    /// The neighbour that brought the last update in our name that is not ours, and how long ago.
-    pub(super) fn heard(&self, now: Tick) -> Option<(NodeId, Duration)> {
-        self.heard.as_ref().map(|(by, when)| (by.clone(), now.since(*when)))
+    /// The neighbours that brought updates in our name that are not ours, and how long ago the last one, the latest first.
+    pub(super) fn speakers(&self, now: Tick) -> Vec<(NodeId, Duration)> {
+        let mut all: Vec<_> =
+            self.speakers.iter().map(|(by, (heard, _))| (by.clone(), now.since(*heard))).collect();
+        all.sort_by_key(|(_, since)| *since);
+        all
+    }
+
+    /// Such an update came by that neighbour; true if it is time for a warning.
+    fn note_speaker(&mut self, by: NodeId, now: Tick) -> bool {
+        let known = self.speakers.get(&by).map(|(_, warned)| *warned);
+        let warns = known.is_none_or(|warned| now.since(warned) >= WARNING_INTERVAL);
+        self.speakers.insert(by, (now, known.filter(|_| !warns).unwrap_or(now)));
+        if self.speakers.len() > MOST_SPEAKERS {
+            let oldest = self.speakers.iter().min_by_key(|(_, (heard, _))| *heard);
+            oldest.map(|(by, _)| by.clone()).map(|by| self.speakers.remove(&by));
+        }
+        warns
     }
 }
 
 impl Mesh {
     /// An update in our name: an echo, or what we have not said.
     pub(super) fn handle_update_in_our_name(&mut self, session: SessionId, update: &RoutingUpdate, now: Now) {
-        // Also a greeting that is repeated: who hears it believes none of our updates up to that number.
-        let is_later = update.epoch == self.epoch && update.sequence > self.own_update.sequence();
         let is_unsaid = update.epoch == self.epoch && self.is_unsaid(update);
         // Whoever hears that believes in our epoch no more.
         let is_accused = update.suspected_duplicate == self.epoch;
         if is_accused || (is_unsaid && update.sequence > LAST_SEQUENCE) {
             self.duplicates.epochs.request(now.tick);
-        } else if is_later || is_unsaid {
+        } else if is_unsaid {
             self.own_update.outdo(update.sequence);
             self.own_update.request(now.tick);
         }
@@ -89,26 +103,19 @@ impl Mesh {
         } else if !is_accused && !is_unsaid {
             return;
         }
-        if let Some(peer) = self.peer(session) {
-            self.duplicates.heard = Some((peer.clone(), now.tick));
-        }
-        let warned = &mut self.duplicates.warned;
-        if warned.is_none_or(|warned| now.tick.since(warned) >= WARNING_INTERVAL) {
-            *warned = Some(now.tick);
+        if let Some(peer) = self.peer(session).cloned()
+            && self.duplicates.note_speaker(peer, now.tick)
+        {
             self.outbox.report(Event::SpokenFor { session, epoch: update.epoch });
         }
     }
 
     /// True if this node has not sent an update of its present epoch.
     fn is_unsaid(&self, update: &RoutingUpdate) -> bool {
-        let (latest, announced) = (self.own_update.latest(), self.own_update.sequence());
-        match update.sequence {
-            sequence if sequence > latest => true,
-            sequence if sequence > announced => self.lsdb.own_links() != Some(&update.connections),
-            sequence if sequence == announced => {
-                self.forwarded(update.clone()) != Some(self.own_update.message())
-            }
-            _ => false,
+        match update.sequence.cmp(&self.own_update.sequence()) {
+            Ordering::Less => false,
+            Ordering::Equal => self.forwarded(update.clone()) != Some(self.own_update.message()),
+            Ordering::Greater => true,
         }
     }
 

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 
 use super::lsdb::News;
-use super::session::{FLOOD, PeerUpdate};
+use super::probe::PeerKind;
+use super::session::{Established, FLOOD, PeerUpdate};
 use super::{Class, CloseReason, Event, Mesh, Now, SessionId, Tick};
 use crate::wire::routing::UpdateHead;
 use crate::wire::{NodeId, RoutingUpdate, WireError};
@@ -73,9 +74,12 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        if UpdateHead::parse(message).is_some_and(|head| self.is_old_news(session, &head, now.tick)) {
+        if let Some(head) = UpdateHead::parse(message)
+            && self.is_old_news(session, &head, now.tick)
+        {
             self.confirm_alive(session);
             self.count_update(session, now.tick);
+            self.remind(session, &head, now.tick);
             return Ok(());
         }
         self.check_update(session, Received::parse(message)?, now);
@@ -91,6 +95,23 @@ impl Mesh {
             && of_others
             && head.suspected_duplicate == 0
             && self.lsdb.is_old(head, now)
+    }
+
+    /// A receptor node that passes on what is older than our word has not taken that: it takes no `UpdateID` twice. So it
+    /// would stand between a lie and the node that outdoes it. It is told once more, under another ID.
+    fn remind(&mut self, session: SessionId, head: &UpdateHead<'_>, now: Tick) {
+        let hold = self.options.reminder_hold;
+        let is_due = |peer: &&mut Established| {
+            peer.liveness.kind() == PeerKind::Other && now.since(peer.reminded) >= hold
+        };
+        let Some(newer) = self.lsdb.newer(head) else { return };
+        let Some(peer) = self.established_mut(session).filter(is_due) else { return };
+        peer.reminded = now;
+        if let Ok(update) = RoutingUpdate::parse(&newer) {
+            let update_id = self.new_update_id();
+            let again = self.forwarded(RoutingUpdate { update_id, ..update });
+            again.into_iter().for_each(|message| self.outbox.send(session, message, Class::Control));
+        }
     }
 
     fn check_update(&mut self, session: SessionId, received: Received, now: Now) {

@@ -5,7 +5,7 @@
 //! once; remembers for a while what it was asked to forget, so that a late echo does not bring it back. Its digest
 //! follows each change. Knows nothing of sessions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const MOST_FORGOTTEN: usize = 16_384;
 /// How long a correction holds: a node that is really there gives the next one before. One that was made up must not
 /// keep its victim from being believed.
 const DISTRUST: Duration = Duration::from_secs(30);
+/// Epochs of one node that are not believed: the last ones. A node corrects as many at once.
+const MOST_DISTRUSTED: usize = 16;
 
 /// A node that is suspected takes later epochs: so many are one run's at most (docs/protocol.md#epochs).
 const OF_ONE_RUN: u64 = 1 << 20;
@@ -117,7 +119,7 @@ pub(super) struct Lsdb {
     bytes: Quota,
     /// Of known nodes, those whose names another one uses: what that one said may still be on its way, and would be
     /// believed again.
-    distrusted: BTreeMap<NodeId, Distrust>,
+    distrusted: BTreeMap<NodeId, VecDeque<Distrust>>,
     forgotten: BTreeMap<NodeId, Forgotten>,
 }
 
@@ -197,6 +199,13 @@ impl Lsdb {
         !self.distrusts(&head.node_id, head.epoch, now) && self.lsas.get(&*head.node_id).is_some_and(has)
     }
 
+    /// What is believed of a node, as a message, if that is newer than this update and came by another neighbour.
+    pub(super) fn newer(&self, head: &UpdateHead<'_>) -> Option<Bytes> {
+        let known = self.lsas.get(&*head.node_id)?;
+        let is_newer = (head.epoch, head.sequence) < known.version;
+        known.message.clone().filter(|_| is_newer && known.heard_from.as_str() != head.forwarding_node)
+    }
+
     /// True if what a node says is older than what is believed of it, or is outdone by that.
     pub(super) fn outdoes(&self, update: &RoutingUpdate, now: Tick) -> bool {
         let node = update.node_id.as_ref().filter(|node| !self.distrusts(node.as_str(), update.epoch, now));
@@ -204,15 +213,20 @@ impl Lsdb {
     }
 
     fn distrusts(&self, node: &str, epoch: u64, now: Tick) -> bool {
-        let distrust = self.distrusted.get(node).filter(|distrust| now.since(distrust.since) < DISTRUST);
-        distrust.is_some_and(|distrust| distrust.epoch == epoch)
+        let is_that = |other: &Distrust| other.epoch == epoch && now.since(other.since) < DISTRUST;
+        self.distrusted.get(node).is_some_and(|others| others.iter().any(is_that))
     }
 
     /// Takes another node's update of `size` bytes, by the rules of docs/protocol.md#flooding.
     pub(super) fn apply(&mut self, node: &NodeId, update: &RoutingUpdate, size: usize, now: Tick) -> News {
         let before = self.lsas.get(node);
         let is_known_run = before.is_some_and(|known| is_same_run(known.version.0, update.epoch))
-            || self.distrusted.get(node).is_some_and(|other| is_same_run(other.epoch, update.epoch));
+            || self
+                .distrusted
+                .get(node)
+                .into_iter()
+                .flatten()
+                .any(|other| is_same_run(other.epoch, update.epoch));
         let from = &update.forwarding_node;
         let version = (update.epoch, update.sequence);
         let size = size + update.connections.len() * PER_LINK;
@@ -363,8 +377,13 @@ impl Lsdb {
             (lsa.message, lsa.written) = (None, Bytes::new());
         }
         if lsa.version.0 == update.epoch {
-            let distrust = Distrust { epoch: update.suspected_duplicate, since: now };
-            self.distrusted.insert(node.clone(), distrust);
+            // What was said under the epochs that were corrected before may still be on its way.
+            let others = self.distrusted.entry(node.clone()).or_default();
+            others.retain(|other| other.epoch != update.suspected_duplicate);
+            others.push_back(Distrust { epoch: update.suspected_duplicate, since: now });
+            if others.len() > MOST_DISTRUSTED {
+                others.pop_front();
+            }
         }
         let later = lsa.message.clone().filter(|_| lsa.version.0 > update.epoch);
         self.put(node.clone(), lsa);

@@ -302,7 +302,7 @@ impl Mesh {
     }
 
     fn greet(&mut self, session: SessionId, now: Tick) {
-        let update = self.next_own_update(0);
+        let update = self.greeting();
         if let Some(state) = self.sessions.get_mut(session) {
             state.count_greeting(now + self.options.greeting_interval);
         }

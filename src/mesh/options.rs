@@ -51,6 +51,8 @@ pub struct Options {
     pub probe_interval: Duration,
     /// Between probes of one that does not answer.
     pub probe_retry: Duration,
+    /// Between two updates that a receptor neighbour is told again since it has not taken them.
+    pub reminder_hold: Duration,
     /// Silence after which a meshd neighbour is gone, on a link that is short and loses nothing.
     pub peer_silence: Duration,
     /// How long an unreachable node and its services are remembered.
@@ -97,6 +99,7 @@ impl Default for Options {
             probe_time: Duration::from_secs(2),
             probe_interval: Duration::from_millis(1_300),
             probe_retry: Duration::from_millis(350),
+            reminder_hold: Duration::from_millis(100),
             peer_silence: Duration::from_millis(2_750),
             forget_time: Duration::from_secs(600),
             unrenewed_time: Duration::from_secs(180),

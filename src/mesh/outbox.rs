@@ -98,7 +98,7 @@ pub enum Event {
         messages: u32,
     },
     /// An update in our name came that this node has not sent, and is outdone: another node uses our ID, or somebody
-    /// lies. At most once a minute.
+    /// lies. At most once a minute for each neighbour.
     SpokenFor {
         /// The session of the neighbour that it came by.
         session: SessionId,

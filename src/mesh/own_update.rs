@@ -17,7 +17,7 @@ use crate::wire::{Cost, NodeId, RoutingUpdate, WireError};
 /// The state of the own updates.
 #[derive(Debug)]
 pub(super) struct OwnUpdate {
-    /// Of the latest message, greetings included.
+    /// The latest that was used, be it by others.
     latest: u64,
     /// Of the latest one that established neighbours were sent.
     sequence: u64,
@@ -44,11 +44,6 @@ impl OwnUpdate {
     /// The sequence of the latest update that established neighbours were sent.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
-    }
-
-    /// That of the latest one at all.
-    pub(super) fn latest(&self) -> u64 {
-        self.latest
     }
 
     /// Somebody has used that sequence in our name: ours go on after it.
@@ -88,18 +83,14 @@ impl OwnUpdate {
 }
 
 impl Mesh {
-    /// The next version of our own list of links, as a message. Should the list not fit into a message, which
-    /// [`Mesh::excess_bytes`] keeps from happening, it is sent empty and reported.
-    pub(super) fn next_own_update(&mut self, suspected_duplicate: u64) -> Bytes {
-        let connections = self.lsdb.own_links().cloned().unwrap_or_default();
-        self.own_update.latest += 1;
-        let update_id = Alphanumeric.sample_string(&mut self.rng, 8);
-        let mut update = self.own_update_with(connections, update_id, suspected_duplicate);
-        update.message().unwrap_or_else(|error| {
-            self.outbox.report(Event::UpdateTooLarge(error.into()));
-            update.connections = Arc::default();
-            update.message().unwrap_or_default()
-        })
+    /// Introduces this node to whoever is at the other end, who is told of no links before we know who that is.
+    pub(super) fn greeting(&mut self) -> Bytes {
+        let update_id = self.new_update_id();
+        self.own_update_with(Arc::default(), update_id, 0).message().unwrap_or_default()
+    }
+
+    pub(super) fn new_update_id(&mut self) -> String {
+        Alphanumeric.sample_string(&mut self.rng, 8)
     }
 
     fn own_update_with(
@@ -119,9 +110,18 @@ impl Mesh {
         }
     }
 
-    /// The same for neighbours that accept it, unlike a greeting.
+    /// The next version of our own list of links, as a message for neighbours. Should the list not fit into a message, which
+    /// [`Mesh::excess_bytes`] keeps from happening, it is sent empty and reported.
     pub(super) fn announced_update(&mut self, suspected_duplicate: u64) -> Bytes {
-        let message = self.next_own_update(suspected_duplicate);
+        let connections = self.lsdb.own_links().cloned().unwrap_or_default();
+        self.own_update.latest += 1;
+        let update_id = self.new_update_id();
+        let mut update = self.own_update_with(connections, update_id, suspected_duplicate);
+        let message = update.message().unwrap_or_else(|error| {
+            self.outbox.report(Event::UpdateTooLarge(error.into()));
+            update.connections = Arc::default();
+            update.message().unwrap_or_default()
+        });
         self.own_update.sequence = self.own_update.latest;
         self.own_update.message = message.clone();
         message

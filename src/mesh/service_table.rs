@@ -8,7 +8,7 @@ use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::anti_entropy::{Digest, dated};
 use super::quota::Quota;
@@ -20,7 +20,10 @@ pub(super) type Key = (NodeId, ServiceName);
 /// A service of another node.
 #[derive(Debug)]
 struct RemoteService {
+    /// As it is shown: dated when it came, if it says a later date.
     advertisement: Arc<Advertisement>,
+    /// As its node dated it.
+    date: Timestamp,
     /// As it came, in memory of its own: the buffer that it was read into may be much larger.
     message: Bytes,
     heard_from: NodeId,
@@ -34,6 +37,7 @@ struct RemoteService {
 #[derive(Debug)]
 pub(super) struct NewService<'a> {
     pub(super) advertisement: Advertisement,
+    pub(super) now: Timestamp,
     pub(super) message: &'a [u8],
     pub(super) heard_from: &'a NodeId,
     pub(super) expires: Option<Tick>,
@@ -103,6 +107,18 @@ impl ServiceTable {
         self.services.get(key).map(|known| &known.advertisement)
     }
 
+    /// When a service was told last, by its node's clock.
+    pub(super) fn date(&self, key: &Key) -> Option<Timestamp> {
+        self.services.get(key).map(|known| known.date)
+    }
+
+    /// How far ahead of our clock services were dated when they came, of those that were.
+    pub(super) fn ahead(&self) -> BTreeMap<Key, SignedDuration> {
+        let ahead = |known: &RemoteService| known.date.duration_since(known.advertisement.time);
+        let all = self.services.iter().map(|(key, known)| (key, ahead(known)));
+        all.filter(|(_, ahead)| ahead.is_positive()).map(|(key, ahead)| (key.clone(), ahead)).collect()
+    }
+
     /// All advertisements, by node.
     pub(super) fn advertisements(&self) -> impl Iterator<Item = &Arc<Advertisement>> {
         self.services.values().map(|known| &known.advertisement)
@@ -127,8 +143,11 @@ impl ServiceTable {
         self.entries.add(new.heard_from, 1);
         self.bytes.add(new.heard_from, new.message.len());
         *self.counts.entry(node.clone()).or_default() += 1;
+        let date = new.advertisement.time;
+        let advertisement = Advertisement { time: date.min(new.now), ..new.advertisement };
         let service = RemoteService {
-            advertisement: new.advertisement.into(),
+            advertisement: advertisement.into(),
+            date,
             message: Bytes::copy_from_slice(new.message),
             heard_from: new.heard_from.clone(),
             expires: new.expires,
@@ -138,7 +157,8 @@ impl ServiceTable {
         self.services.insert((node, key.1), service);
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<Advertisement>> {
+    /// Takes a service out; its date.
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Timestamp> {
         let gone = self.services.remove(key)?;
         toggle_if_reachable(&mut self.digest, &gone);
         self.entries.remove(&gone.heard_from, 1);
@@ -149,7 +169,7 @@ impl ServiceTable {
                 self.counts.remove(&key.0);
             }
         }
-        Some(gone.advertisement)
+        Some(gone.date)
     }
 
     /// A node can be reached from now on, or no longer.
@@ -164,7 +184,7 @@ impl ServiceTable {
     /// What `node` dated before `start` is to be dropped at `due`.
     pub(super) fn outdate(&mut self, node: &NodeId, start: Timestamp, due: Tick) {
         let services = self.services.range_mut(services_of(node)).map(|(_, known)| known);
-        for known in services.filter(|known| known.advertisement.time < start) {
+        for known in services.filter(|known| known.date < start) {
             known.expires.get_or_insert(due);
         }
     }
@@ -177,9 +197,10 @@ impl ServiceTable {
     }
 }
 
-fn toggle_if_reachable(digest: &mut Digest, RemoteService { advertisement, reachable, .. }: &RemoteService) {
+fn toggle_if_reachable(digest: &mut Digest, service: &RemoteService) {
+    let RemoteService { advertisement, date, reachable, .. } = service;
     if *reachable {
-        digest.toggle(advertisement.node_id.hash(), dated(advertisement.service, advertisement.time));
+        digest.toggle(advertisement.node_id.hash(), dated(advertisement.service, *date));
     }
 }
 

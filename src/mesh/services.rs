@@ -135,7 +135,7 @@ impl Services {
         }
         let key = (advertisement.node_id.clone(), advertisement.service);
         let current = self.remote.get(&key).cloned();
-        let date = current.as_ref().map(|current| current.time);
+        let date = self.remote.date(&key);
         let ahead = |date: Timestamp| date.duration_since(now.wall);
         // One that withdrew while its clock was ahead is not kept out until then, once its clock is right.
         let is_outdone =
@@ -161,15 +161,16 @@ impl Services {
                 && old.work_commands == advertisement.work_commands
         });
         let Origin { message, neighbour: heard_from, reachable, .. } = from;
-        self.remote.put(&key, NewService { advertisement, message, heard_from, expires, reachable });
+        let new = NewService { advertisement, now: now.wall, message, heard_from, expires, reachable };
+        self.remote.put(&key, new);
         Reception::PassOn { news: !same }
     }
 
     /// True if nothing as late is known of that service.
     pub(super) fn is_newer(&self, heard: &Advertisement) -> bool {
         let key = (heard.node_id.clone(), heard.service);
-        let known = self.remote.get(&key).map(|known| known.time);
-        known.max(self.withdrawn.get(&key).map(|(date, _)| *date)).is_none_or(|known| known < heard.time)
+        let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
+        self.remote.date(&key).max(withdrawn).is_none_or(|known| known < heard.time)
     }
 
     fn receive_own(&mut self, heard: &Advertisement, cancel: bool) -> Reception {
@@ -231,8 +232,8 @@ impl Services {
 
     /// As if it had been withdrawn: a neighbour that repeats it is not believed.
     fn drop_heard(&mut self, key: Key, now: Tick) {
-        if let Some(gone) = self.remote.remove(&key) {
-            self.remember_withdrawal(key, gone.time, now);
+        if let Some(date) = self.remote.remove(&key) {
+            self.remember_withdrawal(key, date, now);
         }
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Established {
     pub(super) is_first: bool,
     /// Before this, the peer is not pinged again.
     pub(super) next_ping: Tick,
+    /// When it was told last what it had not taken.
+    pub(super) reminded: Tick,
     pub(super) liveness: Liveness,
     pub(super) comparison: Comparison,
     pub(super) exchange: Exchange,
@@ -281,6 +283,7 @@ impl Sessions {
             prove_alive_by: None,
             is_first: peer < own,
             next_ping: now,
+            reminded: now,
             liveness: Liveness::new(now),
             comparison: Comparison::default(),
             exchange: Exchange::default(),

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use super::probe::PeerKind;
 use super::{Mesh, Now, SessionId, spf};
 use crate::counters::{Counters, NeighborStats, Tables};
-use crate::wire::{Advertisement, Cost, NodeId};
+use crate::wire::{Advertisement, Cost, NodeId, ServiceName};
 
 /// One node's links: to whom, and the cost.
 pub type Links = BTreeMap<NodeId, Cost>;
@@ -48,12 +50,15 @@ pub struct Status {
     pub tables: Tables,
     /// Each reachable node with the neighbour towards it.
     pub routing_table: Arc<Hops>,
-    /// Services on offer, by node; a node's control service stands before its others.
+    /// Services on offer, by node; a node's control service stands before its others. None is dated later than when it came.
     pub advertisements: Vec<Arc<Advertisement>>,
+    /// How much later than shown services are dated, of those that were dated ahead of our clock when they came.
+    pub dated_ahead: BTreeMap<(NodeId, ServiceName), SignedDuration>,
     /// Known links: from, to, cost.
     pub known_connection_costs: Arc<LinkCosts>,
-    /// The neighbour that brought the last update in this node's name that it had not sent, and how long ago.
-    pub spoken_for: Option<(NodeId, Duration)>,
+    /// The neighbours that brought updates in this node's name that it had not sent, and how long ago the last one, the
+    /// latest first.
+    pub spoken_for: Vec<(NodeId, Duration)>,
 }
 
 impl Status {
@@ -74,8 +79,9 @@ impl Mesh {
             tables: self.tables(),
             routing_table: self.lsdb.hops().clone(),
             advertisements: self.services.list(now.wall),
+            dated_ahead: self.services.remote.ahead(),
             known_connection_costs: self.lsdb.links().clone(),
-            spoken_for: self.duplicates.heard(now.tick),
+            spoken_for: self.duplicates.speakers(now.tick),
         }
     }
 

@@ -1,11 +1,12 @@
 """A member that writes in others' names: it ends nobody, what it says is outdone at once, and an operator is told."""
 
+import datetime
 import json
 
 import pytest
 
 from mesh import until
-from peer import ROUTING, Peer
+from peer import ADVERTISEMENT, ROUTING, Peer
 from test_doctor import doctor
 
 
@@ -93,3 +94,31 @@ def test_a_link_that_one_end_claims_draws_nothing(chain):
         status = mesh[node].status()
         assert status["RoutingTable"]["victim"] != "liar"
         assert set(status["KnownConnectionCosts"]["liar"]) <= {"hop"}, status
+
+
+def test_a_date_in_the_future_is_shown_as_now(chain):
+    """AWX takes it for the time at which a node was seen last. The victim puts the rest right, and goes on from that date."""
+    mesh, liar = chain
+    control = mesh["control"]
+
+    def said():
+        ads = control.status()["Advertisements"]
+        return next((ad for ad in ads if (ad["NodeID"], ad["Service"]) == ("victim", "control")), None)
+
+    until("the victim's service", said)
+    lie = said() | {"Time": "2226-01-01T00:00:00Z", "Tags": {"who": "liar"}, "Cancel": False}
+    liar.send(ADVERTISEMENT, lie)
+    liar.send(ADVERTISEMENT, lie | {"NodeID": "ghost"})
+    until("the lie", lambda: "ghost" in str(control.status()["Advertisements"]))
+    until("the victim's own word", lambda: said()["Tags"].get("who") != "liar")
+    ads = control.status()["Advertisements"]
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    assert all(ad["Time"][:19] <= now[:19] for ad in ads), ads
+
+
+def test_who_says_nothing_learns_no_links(chain):
+    mesh, _ = chain
+    until("its neighbours", lambda: len(mesh["hop"].status()["Connections"]) == 3)
+    with Peer(mesh.ports["hop"], "stranger") as stranger:
+        greetings = [json.loads(stranger.wait_for(ROUTING)) for _ in range(2)]
+    assert all(greeting["NodeID"] == "hop" and greeting["Connections"] == {} for greeting in greetings), greetings

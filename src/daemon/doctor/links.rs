@@ -51,14 +51,14 @@ pub(super) fn of_session(link: &LinkStatus) -> Vec<Finding> {
 
 /// Whether others speak in the node's name.
 pub(super) fn of_name(node: &NodeId, status: &Status) -> Option<Finding> {
-    let (by, since) = status.spoken_for.as_ref().filter(|(_, since)| *since < SPOKEN_LATELY)?;
-    let what = format!(
-        "somebody speaks in this node's name: {} s ago an update that it had not sent came by {by}",
-        since.as_secs()
-    );
+    let lately = status.spoken_for.iter().filter(|(_, since)| *since < SPOKEN_LATELY);
+    let by: Vec<String> = lately.map(|(by, since)| format!("{by} ({} s ago)", since.as_secs())).collect();
+    let (first, _) = status.spoken_for.first().filter(|_| !by.is_empty())?;
+    let by = by.join(", ");
+    let what = format!("somebody speaks in this node's name: updates that it had not sent came by {by}");
     let remedy = format!(
         "give each node an ID of its own; if no other node is {node}, somebody in the mesh lies: close it \
-         (docs/security.md), and take links away until this ends, those of {by} first"
+         (docs/security.md), and take links away until this ends, those of {first} first"
     );
     Some(Finding::fault(format_args!("node {node}"), what, remedy))
 }

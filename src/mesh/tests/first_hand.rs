@@ -107,6 +107,22 @@ fn a_neighbours_services_are_its_own_to_tell() {
     assert!(matches!(&known[..], [only] if only.service == service("svc")), "{known:?}");
 }
 
+/// It takes no ID twice, so that it keeps a lie under an ID that it knows from the node that would outdo it.
+#[test]
+fn a_receptor_neighbour_that_has_not_taken_our_word_is_told_it_under_another_id() {
+    let (mut solo, b, c) = between();
+    solo.say(c, &via("c", update("x", "known_id", 5, 9, &[("c", 1.0)])));
+    assert!(matches!(&solo.updates_to(b)[..], [told] if told.update_id == "known_id"));
+    solo.advance(millis(100));
+    solo.sent();
+    for (sequence, again) in [(2, true), (3, false), (9, false)] {
+        solo.say(b, &via("b", update("x", "of_x____", 5, sequence, &[("b", 1.0)])));
+        let told: Vec<_> = solo.updates_to(b);
+        assert_eq!(told.len(), usize::from(again), "{sequence}: {told:?}");
+        assert!(told.iter().all(|told| told.sequence == 9 && told.update_id != "known_id"), "{told:?}");
+    }
+}
+
 #[test]
 fn a_neighbour_that_has_not_listed_us_yet_does_not_speak_for_itself() {
     let (mut solo, _b, c) = between();

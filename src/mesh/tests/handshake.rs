@@ -23,6 +23,20 @@ fn greets_at_once_and_every_second_and_gives_up_after_more_than_ten() {
     assert_eq!(solo.sent(), [], "there is nobody to reject");
 }
 
+/// Whoever connects and says nothing learns which node listens, and not whom that is linked to.
+#[test]
+fn who_has_not_introduced_itself_is_told_of_no_links() {
+    let mut solo = Solo::new("a");
+    let _neighbours = ["b", "c"].map(|peer| solo.neighbour(peer));
+    let stranger = solo.open_with(LinkPolicy::default());
+    solo.advance(secs(10));
+    let greetings = solo.updates_to(stranger);
+    assert_eq!(greetings.len(), 11);
+    assert!(greetings.iter().all(|greeting| greeting.connections.is_empty()), "{greetings:?}");
+    solo.say(stranger, &update("d", "greeting", 1, 1, &[]));
+    assert_eq!(solo.updates_to(stranger)[0].connections.len(), 3);
+}
+
 #[test]
 fn answers_an_introduction_by_listing_the_peer() {
     let mut solo = Solo::new("a");

@@ -63,6 +63,32 @@ fn a_date_that_nobody_could_outdo_is_not_believed() {
     assert!(date < Timestamp::from_second(century + 1).unwrap(), "{date}");
 }
 
+/// Its node, or who lies in its name, may have a clock that is ahead. Dates decide which word is the later one; when it was
+/// said is not later than when it came.
+#[test]
+fn a_date_ahead_of_our_clock_is_shown_as_when_it_came() {
+    const CENTURY: i64 = 1_800_000_000 + 100 * 366 * 86_400;
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    let shown = |solo: &Solo| {
+        let ads = solo.mesh.status(solo.now()).advertisements;
+        ads.iter().map(|ad| ad.time).collect::<Vec<_>>()
+    };
+    solo.packet(b, ad("x", "svc", 1_000, false));
+    assert_eq!(shown(&solo), [Timestamp::from_second(1_000).unwrap()]);
+    for second in 0..3 {
+        let came = solo.now().wall;
+        solo.packet(b, ad("x", "svc", CENTURY + second, false));
+        assert_eq!(shown(&solo), [came]);
+        let ahead = solo.mesh.status(solo.now()).dated_ahead;
+        let date = came + ahead[&(node("x"), service("svc"))];
+        assert_eq!(date.as_second(), CENTURY + second, "a controller sees that the clock is off");
+        solo.advance(secs(3));
+        solo.packet(b, ad("x", "svc", CENTURY - 1, true));
+        assert_eq!(shown(&solo), [came], "what is dated earlier is not later because it comes later");
+    }
+}
+
 #[test]
 fn own_services_are_told_at_once_and_every_minute() {
     let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });
