@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::Context;
 use super::completion::{groups, instances};
 use super::exit::{Exit, Failure};
-use super::operation::{act, list, show};
+use super::operation::{act, each, list, show};
 use super::table::{self, Column, Layout, above_zero, alone, always, given, of_lists, telling, wide, yes};
 use crate::rpc::operation::{self, ByName, Nothing};
 use crate::rpc::report::controller::{GroupReport, MemberReport};
@@ -59,8 +59,12 @@ pub(super) enum GroupVerb {
     Add(Membership),
     /// Take an instance off a group's list
     Remove(Membership),
-    /// Delete one
-    Delete(Named),
+    /// Delete groups
+    Delete {
+        /// Their names
+        #[arg(required = true, value_name = "NAME", add = groups())]
+        names: Vec<String>,
+    },
 }
 
 /// The name of a group.
@@ -157,9 +161,10 @@ impl GroupVerb {
                 let remove = operation::remove_from_group(it.named());
                 act(context, remove, |one| format!("{} removed from {}", it.instance, one.name)).await
             }
-            Self::Delete(Named { name }) => {
-                let delete = operation::delete_group(ByName { name });
-                act(context, delete, |one| format!("{} deleted", one.name)).await
+            Self::Delete { names } => {
+                let delete = |name: String| (name.clone(), operation::delete_group(ByName { name }));
+                let said = |name: String, _: &_| context.output.done(&format!("{name} deleted"));
+                each(context, names.into_iter().map(delete), said).await
             }
         }
     }

@@ -98,11 +98,11 @@ pub(super) enum InstanceVerb {
         #[arg(long)]
         wait: bool,
     },
-    /// Change how a node is used
+    /// Change how nodes are used
     #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
     Set {
         #[command(flatten)]
-        named: Named,
+        named: NamedAll,
         /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
         #[arg(long = "adjustment", value_name = "SHARE", group = "change")]
         capacity_adjustment: Option<f64>,
@@ -178,9 +178,13 @@ impl InstanceVerb {
                 }
                 Ok(exit)
             }
-            Self::Set { named: Named { name }, capacity_adjustment, managed_by_policy } => {
-                let set = InstanceSettings { name, capacity_adjustment, managed_by_policy };
-                act(context, operation::set_instance(set), |one| format!("{} changed", one.name)).await
+            Self::Set { named, capacity_adjustment, managed_by_policy } => {
+                let set = |named: ByName| {
+                    let name = named.name;
+                    operation::set_instance(InstanceSettings { name, capacity_adjustment, managed_by_policy })
+                };
+                let said = |name, _: &_| context.output.done(&format!("{name} changed"));
+                each(context, named.each(set), said).await
             }
             Self::Remove { named: Named { name }, dead, drain: _ } => {
                 let removal = InstanceRemoval { name, dead, ..InstanceRemoval::default() };
@@ -196,7 +200,10 @@ impl InstanceVerb {
 
 impl NamedAll {
     /// The same for each of them.
-    fn each<A>(&self, question: fn(ByName) -> Question<A>) -> impl Iterator<Item = (&str, Question<A>)> {
+    fn each<A>(
+        &self,
+        question: impl Fn(ByName) -> Question<A>,
+    ) -> impl Iterator<Item = (&str, Question<A>)> {
         self.names.iter().map(move |name| (name.as_str(), question(ByName { name: name.clone() })))
     }
 }

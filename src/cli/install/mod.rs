@@ -55,7 +55,8 @@ impl Install {
         if is_here && !rustix::process::geteuid().is_root() {
             return Err(Failure::usage("meshctl install writes to /etc: run it as root, or give --root"));
         }
-        let mut tree = Tree::new(&self.root, host::account(&self.root)?);
+        let account = host::account(&self.root)?;
+        let mut tree = Tree::new(&self.root, account);
         let starts = is_here && !self.no_start;
         if starts && !host::has_unit(&tree) {
             return Err(Failure::new(
@@ -68,6 +69,9 @@ impl Install {
         }
         let bundle = Bundle::read(&self.bundle)?;
         let mut notes = Vec::new();
+        if is_here && account.is_none() {
+            notes.push("this host has no user meshd: install again once it has, to give it the files".to_owned());
+        }
         if bundle.is_exposed {
             notes.push(format!(
                 "{} holds a private key: remove it, others can read it",
