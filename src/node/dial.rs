@@ -14,11 +14,11 @@ pub(super) struct Dial {
     address: String,
     host_and_port: String,
     /// A plain lock, for reading and replacing alone.
-    state: Mutex<State>,
+    state: Mutex<DialState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DialState {
     answered: Option<NodeId>,
     ended: Option<LinkEnd>,
 }
@@ -87,7 +87,7 @@ impl Dials {
         let all = self.0.lock();
         let known = all.iter().filter_map(Weak::upgrade);
         let status = |dial: Arc<Dial>| {
-            let State { answered, ended } = &*dial.state.lock();
+            let DialState { answered, ended } = &*dial.state.lock();
             DialStatus {
                 address: dial.address.clone(),
                 host_and_port: dial.host_and_port.clone(),

@@ -54,10 +54,11 @@ fn missing_files_are_found() {
         "error: tls-client t: rootcas /nonexistent/ca.pem: cannot be read",
         "error: command-service t: there is no program \"/nonexistent/shell\"",
         "error: work-command x: there is no program \"no-such-program\"",
+        "c.yml:1: command-service t: any node of the mesh can run its command as this node's user",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
-    assert_eq!(text.lines().count(), 7, "{text}");
+    assert_eq!(text.lines().count(), 8, "{text}");
     drop(holder);
 
     fs::write(&config, "- node: a\n- tcp-peer: nohost\n- tcp-listener: {port: 1, tls: missing}\n").unwrap();

@@ -105,8 +105,8 @@ def test_a_purge_waits_for_jobs(installed):
     assert list(installed.path("/var/lib/meshd").iterdir())
     installed.path("/tmp/go").touch()
     # The runner, which writes down how the job ended, ends after it.
-    user = ["find", "/proc", "-maxdepth", "1", "-name", "[0-9]*", "-user", "meshd"]
-    until("the job and its runner to end", lambda: not installed.run(*user))
+    of_user = "find /proc -maxdepth 1 -name '[0-9]*' -user meshd || true"
+    until("the job and its runner to end", lambda: not installed.run("sh", "-c", of_user))
     installed.run("dpkg", "--purge", "meshd")
     assert not installed.path("/var/lib/meshd").exists()
     assert not installed.path("/etc/meshd").exists()

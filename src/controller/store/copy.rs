@@ -167,9 +167,9 @@ fn empty(sql: &mut dyn Sql) -> Result<(), Error> {
 }
 
 /// Small tables, last numbers and settings.
-type Rest = (Part, Vec<(&'static str, i64)>, Vec<(&'static str, Option<String>)>);
+type Remainder = (Part, Vec<(&'static str, i64)>, Vec<(&'static str, Option<String>)>);
 
-fn rest(sql: &mut dyn Sql) -> Result<Rest, Error> {
+fn rest(sql: &mut dyn Sql) -> Result<Remainder, Error> {
     let small = SMALL.into_iter().map(|table| rows(sql, table, "", &[])).collect::<Result<_, _>>()?;
     let mut numbers = Vec::new();
     for table in NUMBERED {
@@ -184,7 +184,7 @@ fn rest(sql: &mut dyn Sql) -> Result<Rest, Error> {
 }
 
 /// With it the store is whole.
-fn finish(sql: &mut dyn Sql, (small, numbers, settings): &Rest) -> Result<(), Error> {
+fn finish(sql: &mut dyn Sql, (small, numbers, settings): &Remainder) -> Result<(), Error> {
     insert(sql, small)?;
     for (table, number) in numbers {
         match sql.dialect() {
