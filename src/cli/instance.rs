@@ -200,10 +200,7 @@ impl InstanceVerb {
 
 impl NamedAll {
     /// The same for each of them.
-    fn each<A>(
-        &self,
-        question: impl Fn(ByName) -> Question<A>,
-    ) -> impl Iterator<Item = (&str, Question<A>)> {
+    fn each<A>(&self, question: impl Fn(ByName) -> Question<A>) -> impl Iterator<Item = (&str, Question<A>)> {
         self.names.iter().map(move |name| (name.as_str(), question(ByName { name: name.clone() })))
     }
 }

@@ -59,6 +59,11 @@ impl OwnNode {
         checked(&texts).is_ok()
     }
 
+    /// Whether it has the certificates of a mesh: then an authority has signed them.
+    pub(crate) fn is_member(&self) -> bool {
+        self.config.tls_clients.iter().any(|client| client.name == PROFILE)
+    }
+
     /// The file beside the others that belongs to a peer.
     pub(crate) fn peer_file(&self, node: &str) -> PathBuf {
         self.dir.join(format!("60-peer-{node}.yml"))

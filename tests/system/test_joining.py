@@ -130,6 +130,11 @@ def test_a_hop_is_dialled_and_takes_in_what_is_behind_it(world):
     add(world, "e2", "--role execution", peer="h1.example.org:5000")
     assert "linked to h1" in behind.run("meshctl install e2.tar")
     assert not hop.file("/etc/systemd/system/meshd.service.d").exists()
+    # It would make another authority, and leave this mesh.
+    before = hop.run("cat /etc/meshd/conf.d/*.yml /etc/meshd/tls/*")
+    refused = hop.fails("meshctl node add e9 --role execution --peer h1.example.org")
+    assert "this host is h1 of a mesh whose authority is not in /etc/meshd/ca" in refused
+    assert hop.run("cat /etc/meshd/conf.d/*.yml /etc/meshd/tls/*") == before
     until("control to reach e2", lambda: control.try_to("meshctl ping --count 1 e2").returncode == 0)
     assert "cpu_count" in control.run(JOB.format("e2", "--signwork"))
 

@@ -70,7 +70,9 @@ impl Install {
         let bundle = Bundle::read(&self.bundle)?;
         let mut notes = Vec::new();
         if is_here && account.is_none() {
-            notes.push("this host has no user meshd: install again once it has, to give it the files".to_owned());
+            notes.push(
+                "this host has no user meshd: install again once it has, to give it the files".to_owned(),
+            );
         }
         if bundle.is_exposed {
             notes.push(format!(

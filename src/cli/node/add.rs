@@ -144,6 +144,13 @@ impl Add {
             ));
         }
         let id = own.config().node.id.as_str();
+        if own.is_member() {
+            let ca = self.places.ca.display();
+            let text = format!(
+                "this host is {id} of a mesh whose authority is not in {ca}: run `meshctl node add` on the host that has it, or name its directory with --ca"
+            );
+            return Err(Failure::new(Exit::Failed, text));
+        }
         Ok((Authority::create(&self.places.ca, id, Timestamp::now())?, true))
     }
 }

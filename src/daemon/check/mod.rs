@@ -26,6 +26,7 @@ use crate::config::{
     Warning,
 };
 use crate::http::TokenFile;
+use crate::join::host;
 use crate::os::address::{bind, open_first};
 use crate::os::{container, regular_file};
 use crate::rpc::report::finding::{Finding, Severity};
@@ -346,8 +347,11 @@ impl Findings {
         const WHAT: &str = "node: datadir";
         self.directory(WHAT, path);
         let own = rustix::process::geteuid().as_raw();
+        // Root checks what the service's user will find.
+        let of_service = || host::account(Path::new("/")).ok().flatten().map(|account| account.user);
         if let Ok(found) = std::fs::metadata(path)
             && found.uid() != own
+            && !(own == 0 && of_service() == Some(found.uid()))
             && !(found.uid() == 0 && container::is_entered() && container::is_volume(path))
         {
             self.add(WHAT, format!("{} belongs to user {}, not to {own}", path.display(), found.uid()));
