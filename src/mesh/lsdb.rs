@@ -199,11 +199,11 @@ impl Lsdb {
         !self.distrusts(&head.node_id, head.epoch, now) && self.lsas.get(&*head.node_id).is_some_and(has)
     }
 
-    /// What is believed of a node, as a message, if that is newer than this update and came by another neighbour.
+    /// What is believed of a node, as a message, if that is newer than this update.
     pub(super) fn newer(&self, head: &UpdateHead<'_>) -> Option<Bytes> {
         let known = self.lsas.get(&*head.node_id)?;
         let is_newer = (head.epoch, head.sequence) < known.version;
-        known.message.clone().filter(|_| is_newer && known.heard_from.as_str() != head.forwarding_node)
+        known.message.clone().filter(|_| is_newer)
     }
 
     /// True if what a node says is older than what is believed of it, or is outdone by that.

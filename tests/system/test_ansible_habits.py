@@ -193,12 +193,7 @@ AD_HOC = {
     "the callback default": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": DEFAULT}, says="uptime"),
     "the callback oneline": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": ONELINE}, says="rc=0 >>"),
     "the callback minimal, loaded": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": "[defaults]\nstdout_callback = minimal\n" + LOADED}, says="rc=0 >>"),
-    "the whole name of the callback default, loaded": Case(
-        f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": "[defaults]\nstdout_callback = ansible.builtin.default\n" + LOADED}, says="changed: [a]"),
     "the callback default, loaded": Case(f"-m command -a echo\\ uptime {ON_A}", {"ansible.cfg": DEFAULT + LOADED}, says="rc=0 >>"),
-    "the callback of the caller": Case(
-        f"-m command -a echo\\ uptime {ON_A}", variables={"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
-        says="changed: [a]"),
     "callbacks that are enabled": Case(
         f"-m ping {ON_A}", {"ansible.cfg": "[defaults]\ncallbacks_enabled = tree\n"}, says="a | SUCCESS"),
     "more words": Case(f"-m debug -a msg=more {ON_A} -v", says="a | SUCCESS"),

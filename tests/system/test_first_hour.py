@@ -27,6 +27,8 @@ def control(mesh, tmp_path):
     script.chmod(0o755)
     mesh.runner = command_type("ansible-runner", str(script), "worker", runtime=True)
     mesh.node("control", listen=True, extra=[{"work-controller": SLOW | {"rundir": str(tmp_path)} | own_runner(mesh.runner)}]).start()
+    is_known = lambda: any(one["name"] == "control" for one in ask(mesh["control"], "instance.list")["instances"])  # noqa: E731
+    until("it to be known", is_known, HEALTHY)
     until("it to be ready", lambda: ask(mesh["control"], "instance.get", name="control")["node_state"] == "ready", HEALTHY)
     return mesh["control"]
 

@@ -110,9 +110,10 @@ def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(
             told = re.findall(rf'WARN lines left out: .* left_out=(\d+) like="{kind} \w+=.*"', log)
             return log.count(f"WARN {kind} "), sum(map(int, told))
 
-        for kind in ("message dropped", "proxy connection refused"):
+        # Messages of a neighbour come faster than anything else.
+        for kind, at_once in (("message dropped", 10), ("proxy connection refused", 500)):
             until(f"the count of {kind}", lambda kind=kind: sum(counted(kind)) == many, 60)
-            assert 500 <= counted(kind)[0] < many / 2, counted(kind)
+            assert at_once <= counted(kind)[0] < at_once + many / 6, counted(kind)
     assert max(map(len, re.findall(r"x+", node.log()))) <= 256
     # The node's other lines are written as before.
     node.stop()

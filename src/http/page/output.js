@@ -140,7 +140,6 @@ export class Screen {
       this.#dropped += 1;
     }
     if (this.#dropped !== dropped) this.say();
-    this.box.style.maxHeight = `max(12rem, calc(100vh - ${this.box.offsetTop + 48}px))`; // to the window's end
     if (this.tail.checked) this.box.scrollTop = this.box.scrollHeight;
   }
 
