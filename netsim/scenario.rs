@@ -19,6 +19,8 @@ use crate::world::{Counts, World, service};
 const TWIN_LIVES: Duration = Duration::from_secs(60);
 /// After the last lie, all tables are true again within this time.
 const LIE_LIVES: Duration = Duration::from_secs(20);
+/// Where a receptor node has kept back what outdoes a lie, the node itself has to speak again: 60 s after its last word.
+const LIE_LIVES_IF_MIXED: Duration = Duration::from_secs(75);
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -348,7 +350,7 @@ impl Case {
                 return Err(format!("{} was ended by lies", node.id));
             }
             if quiet {
-                world.run(LIE_LIVES);
+                world.run(if self.is_mixed() { LIE_LIVES_IF_MIXED } else { LIE_LIVES });
             }
             if quiet && !may_keep {
                 let truth = Truth::of(world);
