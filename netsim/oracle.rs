@@ -59,7 +59,9 @@ impl<'a> Truth<'a> {
     pub(crate) fn is_only_way(&self, node: usize) -> bool {
         let mut others = self.adjacent.clone();
         others.remove(&node);
-        others.values_mut().for_each(|links| drop(links.remove(&node)));
+        for links in others.values_mut() {
+            links.remove(&node);
+        }
         let island = islands(self.world.nodes.len(), &others);
         others.keys().map(|other| island[*other]).collect::<BTreeSet<_>>().len() > 1
     }

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use nix::unistd::User;
 use rustix::fs::{Access, FlockOperation, access, flock};
 use socket2::{Socket, Type};
 
@@ -26,7 +27,6 @@ use crate::config::{
     Warning,
 };
 use crate::http::TokenFile;
-use crate::join::host;
 use crate::os::address::{bind, open_first};
 use crate::os::{container, regular_file};
 use crate::rpc::report::finding::{Finding, Severity};
@@ -348,7 +348,7 @@ impl Findings {
         self.directory(WHAT, path);
         let own = rustix::process::geteuid().as_raw();
         // Root checks what the service's user will find.
-        let of_service = || host::account(Path::new("/")).ok().flatten().map(|account| account.user);
+        let of_service = || User::from_name("meshd").ok().flatten().map(|user| user.uid.as_raw());
         if let Ok(found) = std::fs::metadata(path)
             && found.uid() != own
             && !(own == 0 && of_service() == Some(found.uid()))
