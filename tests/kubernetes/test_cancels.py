@@ -6,6 +6,8 @@ import random
 import threading
 import time
 
+import pytest
+
 from client import ControlError
 from mesh import until
 from node import Node, kubeconfig, work_type
@@ -61,6 +63,7 @@ class Cancel(threading.Thread):
         return f"{self.status['StateName']}, {self.status['Detail']!r}, answer {self.answer}, results {end}"
 
 
+@pytest.mark.timeout(600)
 def test_a_cancel_at_any_moment_is_answered_and_explained(cluster, add_node, processes):
     types = [work_type("runtime", authmethod="runtime")]
     beside = [add_node(Node(types))]
