@@ -114,6 +114,8 @@ fn every_option_of_submit_reaches_the_node() {
         r#"{"command":"work","subcommand":"submit","node":"beta","worktype":"sh","tlsclient":"t","ttl":"1h","#,
         r#""signwork":"true","a":"b=c","params":"one two","pod":"kind: Pod"}"#
     );
+    let nodes = r#"{"command":"status","requested_fields":["NodeID","RoutingTable","KnownConnectionCosts"]}"#;
+    let mesh = r#"{"NodeID":"alpha","RoutingTable":{"beta":"beta"},"KnownConnectionCosts":{}}"#;
     let script = greeted([hear(line), say(CREATED), Step::HearRest(vec![]), say(STARTED)]);
     let pod = format!("pod=@{}", file.display());
     let args = [
@@ -135,7 +137,7 @@ fn every_option_of_submit_reaches_the_node() {
         "one",
         "two",
     ];
-    let (code, _, err) = run(vec![script], &args, b"");
+    let (code, _, err) = run(vec![asked(nodes, mesh), script], &args, b"");
     assert_eq!((code, err.as_str()), (0, ""));
 }
 

@@ -7,13 +7,14 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
@@ -54,7 +55,7 @@ pub(super) struct Postgres {
 struct Pool {
     options: PostgresOptions,
     tls: Tls,
-    runtime: Handle,
+    runtime: OwnRuntime,
     /// Locked only to take a connection or to put it back.
     idle: Mutex<Vec<Client>>,
     /// Since when no connection can be made. Locked for moments.
@@ -84,19 +85,18 @@ impl Failures {
 impl Postgres {
     /// Begins to listen. The first transaction shows whether the server can be reached.
     pub(super) fn open(options: &PostgresOptions, changes: Arc<watch::Sender<u64>>) -> Result<Self, Error> {
-        let runtime = Handle::current();
         // So that a wrong password file is named at once.
         options.config()?;
         let pool = Arc::new(Pool {
             options: options.clone(),
             tls: Tls::new(&options.ssl)?,
-            runtime: runtime.clone(),
+            runtime: OwnRuntime::start()?,
             idle: Mutex::default(),
             failures: Mutex::default(),
             changes,
             id: format!("{:016x}", rand::random::<u64>()),
         });
-        let listener = runtime.spawn(listen(pool.clone())).abort_handle();
+        let listener = pool.runtime.spawn(listen(pool.clone())).abort_handle();
         Ok(Self { pool, slots: Arc::new(Semaphore::new(CONNECTIONS)), listener })
     }
 
@@ -126,6 +126,35 @@ impl Drop for Postgres {
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").field("options", &self.pool.options).finish_non_exhaustive()
+    }
+}
+
+/// Verbs outlast the daemon's runtime by moments, and whoever waits on a runtime that has ended panics. So the
+/// connections have one of their own, with one thread.
+struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    fn start() -> Result<Self, Error> {
+        let started = Builder::new_multi_thread().worker_threads(1).thread_name("store").enable_all().build();
+        started
+            .map(|runtime| Self(Some(runtime)))
+            .map_err(|error| Error::Away(format!("failed to start a thread: {error}")))
+    }
+}
+
+impl Deref for OwnRuntime {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it is taken by `drop` alone")
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -370,6 +399,7 @@ impl From<tokio_postgres::Error> for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::path::Path;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
@@ -384,7 +414,7 @@ mod tests {
         Pool {
             tls: Tls::new(&options.ssl).unwrap(),
             options: *options,
-            runtime: Handle::current(),
+            runtime: OwnRuntime::start().unwrap(),
             idle: Mutex::default(),
             failures: Mutex::default(),
             changes: Arc::new(watch::Sender::new(0)),
@@ -420,6 +450,26 @@ mod tests {
             assert_eq!(*pool.changes.borrow(), u64::from(answers > 0));
             server.abort();
         }
+    }
+
+    #[test]
+    fn a_verb_goes_on_when_the_daemons_runtime_has_ended() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgresql://u@{}/db?sslmode=disable", server.local_addr().unwrap());
+        let Ok(Options::Postgres(options)) = Options::parse(&url, None, Path::new("")) else { panic!() };
+        let daemon = Runtime::new().unwrap();
+        let pool = {
+            let _inside = daemon.enter();
+            Pool { options: *options, ..pool() }
+        };
+        daemon.shutdown_timeout(ANSWER_WITHIN);
+        std::thread::scope(|scope| {
+            let verb = scope.spawn(|| pool.run(true, &|_| Ok(())));
+            let (mut server, _) = server.accept().unwrap();
+            assert!(server.read(&mut [0; 64]).unwrap() > 0);
+            drop(server);
+            assert!(matches!(verb.join().unwrap(), Err(Error::Away(_))));
+        });
     }
 
     #[tokio::test(start_paused = true)]
