@@ -13,8 +13,8 @@ processes_of_jobs() {
             [ "$owner" = 0 ] || [ "$user" = "$owner" ] || continue
             [ ! -f "$unit/status" ] || echo "$environment"
         done
-        # Without control groups of its own: all that its user does.
+        # Without control groups of its own: all that its user does. What has ended, and is only waited for, has no program.
         [ -z "$owner" ] || [ "$owner" = 0 ] || [ -d /run/systemd/system ] ||
-            find /proc -maxdepth 1 -name '[0-9]*' -user "$owner"
+            find /proc -maxdepth 1 -name '[0-9]*' -user "$owner" -exec test -e '{}/exe' ';' -print
     } | tr -dc '0-9\n' | sort -un | grep -vx "${holder:-0}" | tr '\n' ' '
 }

@@ -76,6 +76,10 @@ class Tree:
         assert done.returncode != 0, done.stdout
         return done.stdout
 
+    def succeeds(self, *command):
+        done = subprocess.run(self.inside(*command), stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
+        return done.returncode == 0
+
     def copy_in(self, file):
         """A file of this machine in the tree; its path there."""
         shutil.copy(file, self.root / "root")

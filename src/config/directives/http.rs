@@ -54,7 +54,7 @@ directive! {
         client_level "clientlevel": AccessLevel = "none",
         /// common names that have it; all but nodes if not given
         client_names "clientnames": Vec<String>,
-        /// file of tokens; /etc/meshd/web.tokens, if there, if not given
+        /// file of tokens; without it, /etc/meshd/web.tokens
         tokens: Option<PathBuf>,
         /// highest level: read, operate, admin
         allow: AccessLevel = "read",
