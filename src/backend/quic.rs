@@ -60,8 +60,6 @@ const IN_FLIGHT: u64 = 14_720;
 /// The assumed round trip before one was measured: QUIC's own guess would repeat a lost first packet after a second, and
 /// then after two.
 const INITIAL_RTT: Duration = Duration::from_millis(150);
-/// Bytes of datagrams held for a reader.
-const DATAGRAM_BUFFER: usize = 1 << 20;
 
 /// A UDP port to listen on for QUIC connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,7 +275,7 @@ fn transport(congestion: Congestion) -> Arc<TransportConfig> {
         .initial_rtt(INITIAL_RTT)
         .stream_receive_window(VarInt::from_u32(LARGEST_RECEIVE_WINDOW))
         .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
-        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER))
+        .datagram_receive_buffer_size(None)
         .congestion_controller_factory(congestion.factory(IN_FLIGHT));
     Arc::new(config)
 }

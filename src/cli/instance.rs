@@ -187,7 +187,7 @@ impl InstanceVerb {
                 each(context, named.each(set), said).await
             }
             Self::Remove { named: Named { name }, dead, drain: _ } => {
-                let removal = InstanceRemoval { name, dead, ..InstanceRemoval::default() };
+                let removal = InstanceRemoval { name, dead };
                 act(context, operation::remove_instance(removal), |one| match one.removed {
                     true => format!("{} removed", one.name),
                     false => format!("{} goes once its jobs have ended, and gets no more", one.name),

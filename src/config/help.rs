@@ -60,9 +60,8 @@ fn write_directive(text: &mut String, directive: &Directive) {
     let note = if directive.without_effect.is_some() { MISSING } else { "" };
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help());
     for parameter in directive.current() {
-        let note = if parameter.without_effect { MISSING } else { "" };
         let name = format!("{}={}", parameter.name, parameter.kind.placeholder());
-        let _ = writeln!(text, "      {name:<32} {}{}{note}", parameter.help(), notes(parameter));
+        let _ = writeln!(text, "      {name:<32} {}{}", parameter.help(), notes(parameter));
     }
 }
 

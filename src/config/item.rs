@@ -207,26 +207,12 @@ fn check_needs(items: &[Item], report: &mut Report) {
     }
 }
 
-/// A warning for a directive that is used and not done, as a whole or in some parameters: what a configuration written
-/// for receptor holds is loaded, and must never look as if it worked.
+/// A warning for a directive that is used and not done: what a configuration written for receptor holds is loaded, and must
+/// never look as if it worked.
 fn without_effect(items: &[Item], directive: &Directive) -> Option<Warning> {
-    let uses = || items.iter().filter(|item| item.directive.name == directive.name);
-    if let Some(instead) = directive.without_effect {
-        let first = uses().next()?;
-        let count =
-            if directive.singleton { String::new() } else { format!(" (used {} times)", uses().count()) };
-        let text = format!("{}{count}: {instead}", directive.name);
-        return Some(Warning { at: first.at.clone(), text });
-    }
-    let idle = |item: &Item| -> Vec<&str> {
-        let parameters = directive.parameters.iter().filter(|parameter| parameter.without_effect);
-        parameters.map(|parameter| parameter.name).filter(|name| item.is_given(name)).collect()
-    };
-    let (first, names) = uses().map(|item| (item, idle(item))).find(|(_, names)| !names.is_empty())?;
-    let text = format!(
-        "{}: this version of meshd makes no use of {}: delete that",
-        directive.name,
-        names.join(", ")
-    );
-    Some(Warning { at: first.at.clone(), text })
+    let instead = directive.without_effect?;
+    let mut uses = items.iter().filter(|item| item.directive.name == directive.name);
+    let (first, more) = (uses.next()?, uses.count());
+    let count = if directive.singleton { String::new() } else { format!(" (used {} times)", more + 1) };
+    Some(Warning { at: first.at.clone(), text: format!("{}{count}: {instead}", directive.name) })
 }

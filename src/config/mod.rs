@@ -256,8 +256,7 @@ fn assemble(mut items: Vec<Item>, environment: &Environment, report: &mut Report
         let implicit = DIRECTIVES.iter().find(|directive| directive.name == Node::NAME && !given(directive));
         items.extend(implicit.map(Item::implicit));
     }
-    let mut config = directives::build(&items, environment, report);
-    directives::runner::settle(&mut config, &items, report);
+    let config = directives::build(&items, environment, report);
     exposed::warn(&config, &items, report);
     config
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::components::Profile;
 use super::directives::node::Node;
 use super::directives::{Component, Config};
-use crate::controller::options::{ControllerOptions, OwnRunner};
+use crate::controller::options::ControllerOptions;
 use crate::mesh::firewall::Rule;
 use crate::telemetry::LogLevel;
-use crate::work::Quota;
+use crate::work::{CommandType, Quota};
 
 /// The changes that a running node makes to follow a new configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -163,8 +163,8 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
 }
 
 /// What a controller runs on this node itself.
-fn own_runner(config: &Config) -> Option<&OwnRunner> {
-    config.controller.as_ref().map(|controller| &controller.runner)
+fn own_runner(config: &Config) -> Option<&CommandType> {
+    config.controller.as_ref().map(|controller| &*controller.runner)
 }
 
 /// What of a controller only a restart can change.

@@ -82,9 +82,7 @@ pub struct Parameter {
     pub required: bool,
     /// True if its name may be left out.
     pub bare: bool,
-    /// True if this version makes no use of it.
-    pub without_effect: bool,
-    /// True if only configurations of earlier versions, or of receptor, have it.
+    /// True if only configurations of receptor have it.
     pub former: bool,
     /// Its declaration's comment: the first line is the help text, the rest is for the reference.
     pub docs: &'static [&'static str],
@@ -101,7 +99,6 @@ impl Parameter {
             empty_is_default: false,
             required: false,
             bare: false,
-            without_effect: false,
             former: false,
             docs,
         }

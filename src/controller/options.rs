@@ -39,8 +39,8 @@ pub struct ControllerOptions {
     pub store_password_file: Option<PathBuf>,
     /// Directory of credentials.
     pub credentials: Option<PathBuf>,
-    /// What runs children on this node itself.
-    pub runner: OwnRunner,
+    /// The program that runs children on this node itself, which nobody but the controller starts.
+    pub runner: Box<CommandType>,
     /// What syncs of projects may read beside the system's programs.
     pub sync_read: Vec<PathBuf>,
     /// Hosts that they may reach; without any, all but this machine.
@@ -73,25 +73,6 @@ pub struct ControllerOptions {
     pub disk_reserve: Option<u64>,
     /// How control nodes reach each other.
     pub peers: Peers,
-}
-
-/// What runs children on their owner itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnRunner {
-    /// A program that nobody but the controller starts.
-    Program(Box<CommandType>),
-    /// A work type of this name, as before there was such a program.
-    WorkType(String),
-}
-
-impl OwnRunner {
-    /// The work type of these children.
-    pub fn work_type(&self) -> &str {
-        match self {
-            Self::Program(kind) => &kind.name,
-            Self::WorkType(name) => name,
-        }
-    }
 }
 
 /// When something is lost, and how often a node looks.

@@ -14,7 +14,6 @@ use crate::config::directives::services::RemoteNode;
 use crate::config::directives::work::{WorkSigning, WorkVerification};
 use crate::config::{Config, HostPort, Link};
 use crate::confine;
-use crate::controller::options::OwnRunner;
 use crate::http::WebOptions;
 use crate::mesh::{LinkPolicy, Options};
 use crate::node::{LinkSpec, NodeOptions};
@@ -161,19 +160,13 @@ pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<Pro
 pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
     let kubernetes = config.work_kubernetes.iter().cloned().map(CommandType::pods);
     let commands = config.work_commands.iter().chain(&config.work_python).cloned();
-    let own = config.controller.iter().filter_map(|controller| match &controller.runner {
-        OwnRunner::Program(kind) => Some(CommandType::clone(kind)),
-        OwnRunner::WorkType(_) => None,
-    });
+    let own = config.controller.iter().map(|controller| CommandType::clone(&controller.runner));
     commands.chain(kubernetes).chain(own).chain(syncs(config)).collect()
 }
 
 /// What runs the syncs of a controller's projects: the command of its other children on this node, confined.
 fn syncs(config: &Config) -> Option<CommandType> {
-    let kind = match &config.controller.as_ref()?.runner {
-        OwnRunner::Program(kind) => kind,
-        OwnRunner::WorkType(own) => config.work_commands.iter().find(|kind| kind.name == *own)?,
-    };
+    let kind = &config.controller.as_ref()?.runner;
     let command = shlex::try_quote(&kind.command).ok()?;
     let params = format!("{} {command} {}", confine::ARGUMENT, kind.params);
     let mut limits = Limits { environment: Some(Inherited::Clean), ..kind.limits.clone() };

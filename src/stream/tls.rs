@@ -27,63 +27,25 @@ const COMMON_NAME: &str = "netceptor-insecure-common-name";
 pub enum Peer {
     /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
     Receptor,
-    /// A node of ours from before units had one ID on both nodes.
-    Earlier,
-    /// A node of ours from before units had private directories. A submission can be repeated there under the ID that its
-    /// submitter chose.
-    Repeating,
-    /// A node of ours from before units could be started in one exchange. It also makes the private directories of its
-    /// units.
-    Private,
-    /// A node of ours, which also takes requests before its greeting was read, and a unit with its payload in one of them.
-    Current,
+    /// A node of ours: many streams on a connection, and all that docs/protocol.md#differences says of `meshd/1`.
+    Meshd,
 }
 
 impl Peer {
-    const BEST_FIRST: [Self; 5] =
-        [Self::Current, Self::Private, Self::Repeating, Self::Earlier, Self::Receptor];
+    const BEST_FIRST: [Self; 2] = [Self::Meshd, Self::Receptor];
 
-    /// The protocol's name in the handshake.
+    /// The protocol's name in the handshake. A later version of ours gets a number of its own, before this one, and speaks
+    /// this one, too, for one release.
     const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Receptor => b"netceptor",
-            Self::Earlier => b"meshd",
-            Self::Repeating => b"meshd/2",
-            Self::Private => b"meshd/3",
-            Self::Current => b"meshd/4",
+            Self::Meshd => b"meshd/1",
         }
     }
 
     /// Whether many streams can be opened to it on one connection, once both ends have agreed on it.
     pub(super) fn shares(self) -> bool {
-        match self {
-            Self::Current | Self::Private | Self::Repeating | Self::Earlier => true,
-            Self::Receptor => false,
-        }
-    }
-
-    /// Whether a submission can be repeated there under the ID that its submitter chose.
-    pub fn repeats(self) -> bool {
-        match self {
-            Self::Current | Self::Private | Self::Repeating => true,
-            Self::Earlier | Self::Receptor => false,
-        }
-    }
-
-    /// Whether it makes the private directories of its units.
-    pub fn makes_run_dirs(self) -> bool {
-        match self {
-            Self::Current | Self::Private => true,
-            Self::Repeating | Self::Earlier | Self::Receptor => false,
-        }
-    }
-
-    /// Whether it may be sent a request before it has said anything, the start of a unit with its payload among them.
-    pub fn takes_all_at_once(self) -> bool {
-        match self {
-            Self::Current => true,
-            Self::Private | Self::Repeating | Self::Earlier | Self::Receptor => false,
-        }
+        self == Self::Meshd
     }
 
     /// The node at the other end of an open connection.

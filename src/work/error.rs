@@ -242,11 +242,6 @@ pub enum OpenError {
         /// Its permission bits.
         mode: u32,
     },
-    /// An earlier build was killed with changes in its journal.
-    #[error(
-        "{0} has changes of units which the build of meshd that wrote it did not complete, because it was killed: start that build here once and stop it with SIGTERM"
-    )]
-    Journal(PathBuf),
     /// The node ID does not make a directory name.
     #[error("node ID {0:?} cannot be a directory name, and the units of a node are kept in one of that name")]
     NodeId(String),

@@ -180,29 +180,26 @@ struct Bound {
     payload: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unit: Option<String>,
-    /// Tokens of nodes from before this existed lack it, and `iat`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    verb: Option<String>,
+    verb: String,
     /// When the token was made, in Unix milliseconds. Not the registered claim of that name, as Go nodes refuse a token
     /// that a clock a little ahead of theirs has dated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    iat: Option<i64>,
+    iat: i64,
 }
 
 impl Bound {
-    fn to(subject: &Subject<'_>) -> Self {
+    fn to(subject: &Subject<'_>, now: Timestamp) -> Self {
         Self {
             work_type: subject.work_type.map(str::to_owned),
             params: subject.params.map(|params| params_hash(params, subject.chosen_id)),
             payload: subject.payload.as_ref().map(|hash| hex(hash)),
             unit: subject.unit.map(str::to_owned),
-            verb: Some(subject.verb.name().to_owned()),
-            iat: None,
+            verb: subject.verb.name().to_owned(),
+            iat: now.as_millisecond(),
         }
     }
 }
 
-/// The unit's ID is no parameter, and yet among them here: nodes from before it existed count it as one.
+/// The unit's ID is no parameter, and yet among them here: it is bound as they are.
 fn params_hash(params: &BTreeMap<String, String>, chosen_id: Option<&str>) -> String {
     let own = params.iter().filter(|(name, _)| !SUBMIT_KEYS.contains(&name.as_str()));
     let mut own: BTreeMap<&str, &str> = own.map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -247,7 +244,7 @@ impl Signer {
             exp: Some(now.as_second().saturating_add(lifetime)),
             aud: Audience::Many(vec![node.to_string()]),
             jti: Some(format!("{:032x}", rand::random::<u128>())),
-            work: Some(Bound { iat: Some(now.as_millisecond()), ..Bound::to(subject) }),
+            work: Some(Bound::to(subject, now)),
         };
         let key = self.key.current();
         jsonwebtoken::encode(&Header::new(key.algorithm), &claims, &key.key)
@@ -292,7 +289,7 @@ impl Verifier {
         }
         let payload = check_bound(claims.work.as_ref(), subject)?;
         if let Some(id) = claims.jti {
-            if claims.work.and_then(|bound| bound.iat).is_some_and(|made| self.is_from_before(made)) {
+            if claims.work.is_some_and(|bound| self.is_from_before(bound.iat)) {
                 return Err(SignatureError::Earlier);
             }
             let until = claims.exp.unwrap_or(i64::MAX).saturating_add(LEEWAY as i64);
@@ -309,7 +306,7 @@ impl Verifier {
     /// Why it is not accepted.
     pub fn verify_bound(&self, token: &str, subject: &Subject<'_>) -> Result<(), SignatureError> {
         let claims = self.genuine(token)?;
-        if claims.work.as_ref().is_none_or(|bound| bound.verb.is_none()) || claims.jti.is_none() {
+        if claims.work.is_none() || claims.jti.is_none() {
             return Err(SignatureError::OtherWork("command"));
         }
         self.verify(token, subject).map(drop)
@@ -363,9 +360,9 @@ fn explain(error: &jsonwebtoken::errors::Error, token: &str, algorithm: Algorith
 fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<PayloadHash>, SignatureError> {
     // A receptor node's token is bound to nothing.
     let Some(bound) = bound else { return Ok(None) };
-    let actual = Bound::to(subject);
+    let actual = Bound::to(subject, Timestamp::now());
     let differs = |promised: &Option<String>, actual: &Option<String>| promised != actual;
-    if bound.verb.is_some() && differs(&bound.verb, &actual.verb) {
+    if bound.verb != actual.verb {
         return Err(SignatureError::OtherWork("command"));
     }
     if differs(&bound.unit, &actual.unit) {

@@ -35,7 +35,7 @@ const RANDOM: usize = 8;
 const INSTALL: usize = 8;
 
 /// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot. Those that are
-/// made or chosen now are letters and digits alone, which is all that Go nodes read; older nodes made others.
+/// made or chosen here are letters and digits alone, which is all that Go nodes read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Arc<str>);
 

@@ -16,7 +16,6 @@ from test_controller import ended, job, runner, stream, wrote
 from test_controller_failures import instance
 
 #: An earlier build of meshd, which has no such runner.
-BEFORE = pathlib.Path(os.environ.get("MESHD_BEFORE", ""))
 TIMES = {"heartbeat": "200ms", "ownerlostafter": "10s", "poll": "1s"}
 #: The in-cluster type of AWX, as conf.d has it: it takes any pod.
 PODS = {"allowruntimeauth": True, "allowruntimepod": True, "allowruntimeparams": True}
@@ -94,24 +93,6 @@ def test_no_other_node_runs_what_the_controller_runs_on_its_own_node(mesh, tmp_p
     assert ended(control, number)["state"] == "successful"
 
 
-def test_a_local_type_of_before_is_closed_to_other_nodes_and_goes_on(mesh, tmp_path):
-    """The configuration of an earlier version: without `runner`, its work type is what the controller runs here."""
-    control = hybrid(mesh, tmp_path, work=[runner("local")])
-    control.logged("WARN", "the work type local is this node's own runner, as before")
-    until("the advertisement", lambda: advertised(mesh["stranger"], "c1"))
-    assert advertised(mesh["stranger"], "c1") == {"controller"}
-    for said in refusals(mesh, control, "local"):
-        assert "local is for this node's own operators" in said, said
-    unit, output = control.run("c1", "local", stream(ident="mine"), params="--private-data-dir=/tmp/zz")
-    assert output.startswith(wrote("mine", 3)), "over the Unix socket it is as before"
-    for words in (f"work cancel {unit}", f"work release {unit}", f"work results {unit} 0"):
-        with Tunnel(mesh["stranger"], "c1") as client, pytest.raises(ControlError, match="signature is empty"):
-            client.ask(words)
-    _, number = submit(control, ident="job")
-    one = ended(control, number)
-    assert (one["state"], one["attempts"][0]["work_type"]) == ("successful", "local"), one
-
-
 def test_pods_are_taken_from_the_mesh_where_the_configuration_says_so(mesh, tmp_path):
     control = hybrid(mesh, tmp_path, **own_runner(runner("own")))
     for directive in (INCLUSTER, RUNTIME):
@@ -124,55 +105,6 @@ def test_pods_are_taken_from_the_mesh_where_the_configuration_says_so(mesh, tmp_
     until("both to be advertised", lambda: names < advertised(mesh["stranger"], "c1"))
     with Tunnel(mesh["stranger"], "c1") as client, pytest.raises(ControlError, match="secret_kube_config"):
         client.submit("c1", "kubernetes-runtime-auth")
-
-
-PROGRAMS = [
-    pytest.param(BEFORE, marks=pytest.mark.skipif("MESHD_BEFORE" not in os.environ, reason="SKIPPED: MESHD_BEFORE is not set"), id="before"),
-    # This program with the configuration of before makes the same units.
-    pytest.param(MESHD, id="this"),
-]
-
-
-@pytest.mark.parametrize("is_reloaded", [False, True], ids=["restart", "reload"])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_children_of_the_type_of_before_are_followed_across_the_upgrade(mesh, tmp_path, program, is_reloaded):
-    """One runs and one is queued, as their type has one place, when the node goes over to a runner of its own."""
-    go, work = tmp_path / "go", runner("local")
-    work["work-command"]["maxunits"] = 1
-    settings = {"nodetype": "hybrid", "rundir": str(tmp_path), "requiretls": False, **TIMES}
-    control = mesh.node("c1", work=[work], extra=[{"work-controller": settings}], program=program)
-    mesh.start()
-    until("c1 to be ready", lambda: instance(control, "c1")["capacity"] > 0, 60)
-    first, running = submit(control, ident="first", go=str(go))
-    child = lambda number: (job(control, number)["attempts"] or [{"unit": None}])[0]["unit"]  # noqa: E731
-    here = lambda number: control.command("work list").get(child(number), {})  # noqa: E731
-    until("the first to run", lambda: here(running).get("StateName") == "Running")
-    second, queued = submit(control, ident="second", lines=2)
-    until("the second to be queued", lambda: "Queued" in here(queued).get("Detail", ""))
-    assert {here(number)["WorkType"] for number in (running, queued)} == {"local"}
-    if is_reloaded and program != MESHD:
-        # The new program reads the configuration of before first, as operators do it.
-        control.stop()
-        control.program = MESHD
-        control.start()
-    if not is_reloaded:
-        control.stop()
-    control.directives.remove(work)
-    settings |= own_runner(runner("own"))
-    control.write_config()
-    if is_reloaded:
-        assert control.command("reload")["Success"] is True
-    else:
-        control.program = MESHD
-        control.start()
-    go.touch()
-    for unit, number, ident, lines in ((first, running, "first", 3), (second, queued, "second", 2)):
-        one = ended(control, number)
-        assert (one["state"], len(one["attempts"])) == ("successful", 1), one
-        until("the unit's end", lambda u=unit: control.unit(u)["StateName"] == "Succeeded")
-        assert control.results(unit).startswith(wrote(ident, lines))
-    _, number = submit(control, ident="third")
-    assert ended(control, number)["attempts"][0]["work_type"] == "controller-runner"
 
 
 #: A runner that any user can run. It tells whose it is.

@@ -64,7 +64,7 @@ impl Mesh {
             state: Mutex::new(State {
                 nodes: BTreeMap::new(),
                 links: Vec::new(),
-                peer: Peer::Current,
+                peer: Peer::Meshd,
                 stalled: false,
                 denies: false,
                 breaks: None,
@@ -128,12 +128,7 @@ impl Mesh {
     }
 
     pub(crate) fn pretend_go(&self, go: bool) {
-        self.pretend(if go { Peer::Receptor } else { Peer::Current });
-    }
-
-    /// Nodes are of that kind.
-    pub(crate) fn pretend(&self, peer: Peer) {
-        self.state.lock().unwrap().peer = peer;
+        self.state.lock().unwrap().peer = if go { Peer::Receptor } else { Peer::Meshd };
     }
 
     /// The next connection that comes there breaks.
@@ -228,7 +223,7 @@ impl Mode {
 
     /// A report as such a node sends it: only the newest tell times.
     fn told(&self, report: UnitReport) -> UnitReport {
-        let times = if self.peer == Peer::Current { report.times } else { Vec::new() };
+        let times = if self.peer == Peer::Meshd { report.times } else { Vec::new() };
         UnitReport { times, ..report }
     }
 

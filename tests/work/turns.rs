@@ -11,7 +11,6 @@ use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::ChildEnd;
 use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
 use meshd::rpc::request::SubmitRequest;
-use meshd::stream::Peer;
 use meshd::work::{Leftovers, Outcome, Started, State, UnitReport};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::Notify;
@@ -137,17 +136,12 @@ impl AsyncWrite for Strict {
     }
 }
 
-/// The kinds of node that the table in docs/performance.md has a column for.
-const KINDS: [Peer; 2] = [Peer::Current, Peer::Private];
-
-/// The turns of a row of that table, one for each kind.
-fn row(name: &str) -> [u32; KINDS.len()] {
+/// The turns of a row of the table in docs/performance.md.
+fn row(name: &str) -> u32 {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
     let page = std::fs::read_to_string(page).unwrap();
     let row = page.lines().find_map(|line| line.strip_prefix(&format!("| {name} | "))).expect(name);
-    let turns: Vec<u32> =
-        row.trim_end_matches(" |").split(" | ").map(|turns| turns.parse().unwrap()).collect();
-    turns.try_into().unwrap()
+    row.trim_end_matches(" |").parse().unwrap()
 }
 
 /// Checks that something takes exactly so many turns.
@@ -178,34 +172,26 @@ async fn takes<T: Send + 'static>(
     done
 }
 
-async fn pair(kind: Peer) -> Pair {
-    let pair = signing().await;
-    pair.mesh.pretend(kind);
-    pair
-}
-
 #[tokio::test]
 async fn a_start_takes_as_many_turns_as_the_table_says() {
-    for (kind, turns) in KINDS.into_iter().zip(row("`work submit`, until `Job Started`")) {
-        let pair = pair(kind).await;
-        let near = pair.near.clone();
-        let (_, started) = takes(&pair, turns, async move { starts(&near, sh("echo x")).await }).await;
-        assert_eq!(started, Started::Started, "{kind:?}");
-    }
-    for (kind, turns) in KINDS.into_iter().zip(row("`work submit`, until the end of its output")) {
-        let pair = pair(kind).await;
-        let near = pair.near.clone();
-        let echo = async move {
-            let id = run_as(&near, request("n2", "cat", ""), &bytes(60_000)).await;
-            collect(&near, &id, 0).await
-        };
-        assert_eq!(takes(&pair, turns, echo).await, bytes(60_000), "{kind:?}");
-    }
+    let pair = signing().await;
+    let near = pair.near.clone();
+    let turns = row("`work submit`, until `Job Started`");
+    let (_, started) = takes(&pair, turns, async move { starts(&near, sh("echo x")).await }).await;
+    assert_eq!(started, Started::Started);
+    let pair = signing().await;
+    let near = pair.near.clone();
+    let echo = async move {
+        let id = run_as(&near, request("n2", "cat", ""), &bytes(60_000)).await;
+        collect(&near, &id, 0).await
+    };
+    let turns = row("`work submit`, until the end of its output");
+    assert_eq!(takes(&pair, turns, echo).await, bytes(60_000));
 }
 
 #[tokio::test]
 async fn a_large_payload_is_there_before_anything_has_come_back() {
-    let pair = pair(Peer::Current).await;
+    let pair = signing().await;
     let (near, payload) = (pair.near.clone(), bytes(3_000_000));
     pair.mesh.turns().allow(0);
     let asked = SubmitRequest { unit_id: Some("large123".into()), ..request("n2", "cat", "") };
@@ -225,7 +211,7 @@ async fn a_large_payload_is_there_before_anything_has_come_back() {
 
 #[tokio::test]
 async fn fifty_at_once_wait_for_nothing_but_one_turn() {
-    let pair = pair(Peer::Current).await;
+    let pair = signing().await;
     pair.mesh.turns().allow(0);
     let payload = bytes(60_000);
     let jobs: Vec<_> = (0..50)
@@ -254,49 +240,40 @@ async fn fifty_at_once_wait_for_nothing_but_one_turn() {
 
 #[tokio::test]
 async fn other_requests_take_as_many_turns_as_the_table_says() {
-    for (kind, ((cancel, release), follow)) in
-        KINDS.into_iter().zip(row("`work cancel`").into_iter().zip(row("`work release`")).zip(row(FOLLOW)))
-    {
-        let pair = pair(kind).await;
-        let fifo = pair.temp.path().join("fifo");
-        let id = pair
-            .run(&format!("mkfifo {0}; echo one; read x <{0}; echo two; exec sleep 1000", fifo.display()))
-            .await;
-        until(&pair.near, &id, |report| report.stdout_size == 4).await;
-        pair.mesh.cut();
-        let (near, unit) = (pair.near.clone(), id.clone());
-        let more = async move {
-            tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
-            until(&near, &unit, |report| report.stdout_size == 8).await
-        };
-        takes(&pair, follow, more).await;
-        let (near, unit) = (pair.near.clone(), id.clone());
-        let cancelled = takes(&pair, cancel, async move { near.cancel(&unit, &me()).await }).await;
-        assert_eq!(cancelled.unwrap(), Outcome::Done, "{kind:?}");
-        finished(&pair.near, &id).await;
-        let near = pair.near.clone();
-        let released = takes(&pair, release, async move { near.release(&id, false, &me()).await }).await;
-        assert_eq!(released.unwrap(), Outcome::Done, "{kind:?}");
-    }
+    let pair = signing().await;
+    let fifo = pair.temp.path().join("fifo");
+    let id = pair
+        .run(&format!("mkfifo {0}; echo one; read x <{0}; echo two; exec sleep 1000", fifo.display()))
+        .await;
+    until(&pair.near, &id, |report| report.stdout_size == 4).await;
+    pair.mesh.cut();
+    let (near, unit) = (pair.near.clone(), id.clone());
+    let more = async move {
+        tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+        until(&near, &unit, |report| report.stdout_size == 8).await
+    };
+    takes(&pair, row("following a unit again, after its connection broke"), more).await;
+    let (near, unit) = (pair.near.clone(), id.clone());
+    let cancel = async move { near.cancel(&unit, &me()).await };
+    assert_eq!(takes(&pair, row("`work cancel`"), cancel).await.unwrap(), Outcome::Done);
+    finished(&pair.near, &id).await;
+    let near = pair.near.clone();
+    let release = async move { near.release(&id, false, &me()).await };
+    assert_eq!(takes(&pair, row("`work release`"), release).await.unwrap(), Outcome::Done);
 }
-
-const FOLLOW: &str = "following a unit again, after its connection broke";
 
 #[tokio::test]
 async fn a_promise_takes_as_many_turns_as_the_table_says() {
-    for (kind, turns) in
-        KINDS.into_iter().zip(row("`work adopt` of a unit that is not there, until its promise"))
-    {
-        let pair = pair(kind).await;
-        let children = RegistryChildren(pair.near.clone());
-        let unit = "c000000abn1a1r00000001";
-        let end = async move {
-            children.adopt(child(unit)).await.unwrap();
-            let mut stream = children.follow(unit.to_owned(), 0).await;
-            stream.next().await
-        };
-        assert!(matches!(takes(&pair, turns, end).await, ChildNews::Ended { end: ChildEnd::Unknown, .. }));
-    }
+    let pair = signing().await;
+    let children = RegistryChildren(pair.near.clone());
+    let unit = "c000000abn1a1r00000001";
+    let end = async move {
+        children.adopt(child(unit)).await.unwrap();
+        let mut stream = children.follow(unit.to_owned(), 0).await;
+        stream.next().await
+    };
+    let turns = row("`work adopt` of a unit that is not there, until its promise");
+    assert!(matches!(takes(&pair, turns, end).await, ChildNews::Ended { end: ChildEnd::Unknown, .. }));
 }
 
 /// What AWX does for a job, over control sockets and with signatures.
@@ -307,59 +284,52 @@ const MESHCTL: &str = "`meshctl work submit --follow --rm`";
 async fn awx_and_a_shell_take_as_many_turns_as_the_table_says() {
     let (job, release) = (row("`work submit`, until the end of its output"), row("`work release`"));
     for (name, sign_work) in [(AWX, true), (MESHCTL, false)] {
-        for (at, kind) in KINDS.into_iter().enumerate() {
-            let pair = pair(kind).await;
-            // What is asked for first, and in between, is answered here.
-            pair.mesh.turns().allow(0);
-            within(pair.near.list(None)).await.unwrap();
-            let near = pair.near.clone();
-            let asked =
-                SubmitRequest { sign_work, ..request("n2", if sign_work { "signed" } else { "cat" }, "") };
-            let run = async move {
-                let id = run_as(&near, asked, &bytes(60_000)).await;
-                let output = collect(&near, &id, 0).await;
-                (id, output)
-            };
-            let (id, output) = takes(&pair, job[at], run).await;
-            assert!(output == bytes(60_000), "{name} {kind:?}");
-            pair.mesh.turns().allow(0);
-            assert!(within(pair.near.status(&id)).await.unwrap().state.is_final());
-            let near = pair.near.clone();
-            let released = takes(&pair, release[at], async move { near.release(&id, false, &me()).await });
-            assert_eq!(released.await.unwrap(), Outcome::Done, "{name} {kind:?}");
-            assert_eq!(job[at] + release[at], row(name)[at], "{name} {kind:?}");
-        }
+        let pair = signing().await;
+        // What is asked for first, and in between, is answered here.
+        pair.mesh.turns().allow(0);
+        within(pair.near.list(None)).await.unwrap();
+        let near = pair.near.clone();
+        let asked =
+            SubmitRequest { sign_work, ..request("n2", if sign_work { "signed" } else { "cat" }, "") };
+        let run = async move {
+            let id = run_as(&near, asked, &bytes(60_000)).await;
+            let output = collect(&near, &id, 0).await;
+            (id, output)
+        };
+        let (id, output) = takes(&pair, job, run).await;
+        assert!(output == bytes(60_000), "{name}");
+        pair.mesh.turns().allow(0);
+        assert!(within(pair.near.status(&id)).await.unwrap().state.is_final());
+        let near = pair.near.clone();
+        let released = takes(&pair, release, async move { near.release(&id, false, &me()).await });
+        assert_eq!(released.await.unwrap(), Outcome::Done, "{name}");
+        assert_eq!(job + release, row(name), "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_job_of_the_controller_takes_as_many_turns_as_the_table_says() {
-    let (placed, cancelled, released) = (
-        row("a job of the controller, until its node has accepted it"),
-        row("`work cancel`"),
-        row("`work release`"),
-    );
-    for (at, kind) in KINDS.into_iter().enumerate() {
-        let pair = pair(kind).await;
-        let unit = "c000000abn1a1r00000001";
-        let children = Arc::new(RegistryChildren(pair.near.clone()));
-        let placing = children.clone();
-        let place = async move {
-            let asked = ChildRequest { params: "'echo x; exec sleep 1000'".to_owned(), ..child(unit) };
-            let input = ChildInput { head: bytes(60_000), files: Vec::new() };
-            assert!(placing.send(asked, input).await.unwrap());
-            placing.follow(unit.to_owned(), 0).await.next().await
-        };
-        assert!(matches!(takes(&pair, placed[at], place).await, ChildNews::Accepted), "{kind:?}");
-        until(&pair.near, unit, |report| report.stdout_size == 2).await;
-        // How it stands is asked here.
-        pair.mesh.turns().allow(0);
-        assert!(children.detail(unit).is_some_and(|detail| detail.starts_with("Running")));
-        let cancelling = children.clone();
-        assert!(takes(&pair, cancelled[at], async move { cancelling.cancel(unit.to_owned()).await }).await);
-        finished(&pair.near, unit).await;
-        let release = async move { children.release(unit.to_owned(), Leftovers::End).await };
-        assert!(takes(&pair, released[at], release).await);
-        assert!(pair.far.list(None).await.unwrap().is_empty(), "{kind:?}");
-    }
+    let pair = signing().await;
+    let unit = "c000000abn1a1r00000001";
+    let children = Arc::new(RegistryChildren(pair.near.clone()));
+    let placing = children.clone();
+    let place = async move {
+        let asked = ChildRequest { params: "'echo x; exec sleep 1000'".to_owned(), ..child(unit) };
+        let input = ChildInput { head: bytes(60_000), files: Vec::new() };
+        assert!(placing.send(asked, input).await.unwrap());
+        placing.follow(unit.to_owned(), 0).await.next().await
+    };
+    let turns = row("a job of the controller, until its node has accepted it");
+    assert!(matches!(takes(&pair, turns, place).await, ChildNews::Accepted));
+    until(&pair.near, unit, |report| report.stdout_size == 2).await;
+    // How it stands is asked here.
+    pair.mesh.turns().allow(0);
+    assert!(children.detail(unit).is_some_and(|detail| detail.starts_with("Running")));
+    let cancelling = children.clone();
+    let cancel = async move { cancelling.cancel(unit.to_owned()).await };
+    assert!(takes(&pair, row("`work cancel`"), cancel).await);
+    finished(&pair.near, unit).await;
+    let release = async move { children.release(unit.to_owned(), Leftovers::End).await };
+    assert!(takes(&pair, row("`work release`"), release).await);
+    assert!(pair.far.list(None).await.unwrap().is_empty());
 }

@@ -12,15 +12,13 @@ use std::pin::pin;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
 use quinn::{Connection, ConnectionError, PathStats, RecvStream, SendStream, VarInt, WriteError};
 use tracing::error;
 
 use super::{LARGEST_RECEIVE_WINDOW, RECEIVE_WINDOW};
 use crate::backend::frame_reader::FrameReader;
-use crate::backend::packet_pool::PacketPool;
 use crate::backend::session::{TransportReader, TransportWriter};
-use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::backend::{Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::congestion::InFlight;
 use crate::tls::Guard;
 use crate::wire::{DataHeader, MAX_MESSAGE, MessageType, frame};
@@ -47,7 +45,6 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         connection: connection.clone(),
         in_flight: in_flight.clone(),
         streams: Default::default(),
-        joined: [false; LANES],
         begun: Default::default(),
         prefixes: BytesMut::new(),
         window: 0,
@@ -61,7 +58,6 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         window: RECEIVE_WINDOW,
         passed: 0,
         blocked: 0,
-        pool: PacketPool::default(),
         guard,
     };
     let (reader, writer) = (TransportReader::Quic(reader), TransportWriter::Quic(Box::new(writer)));
@@ -82,7 +78,6 @@ pub(crate) struct QuicReader {
     passed: usize,
     /// How often the other side has said that the window holds it up.
     blocked: u64,
-    pool: PacketPool,
     guard: Guard,
 }
 
@@ -104,16 +99,6 @@ impl QuicReader {
                     Err(_ended) => self.read_streams(out).await?,
                 },
                 read = read_any(&mut self.streams, &mut self.turn, out) => self.took(read, out)?,
-                // Older builds send small packets so.
-                datagram = connection.read_datagram() => {
-                    match datagram {
-                        Ok(datagram) => {
-                            out.push(self.pool.copy(&datagram));
-                            self.take_datagrams(out);
-                        }
-                        Err(_ended) => self.read_streams(out).await?,
-                    }
-                }
             }
             if out.len() > before {
                 return Ok(());
@@ -172,16 +157,6 @@ impl QuicReader {
         ))
     }
 
-    /// Appends the datagrams at hand.
-    fn take_datagrams(&mut self, out: &mut Vec<BytesMut>) {
-        let (start, mut bytes) = (out.len(), 0);
-        while out.len() - start < MAX_BATCH_PACKETS && bytes < MAX_BATCH_BYTES {
-            let Some(Ok(datagram)) = self.connection.read_datagram().now_or_never() else { break };
-            bytes += datagram.len();
-            out.push(self.pool.copy(&datagram));
-        }
-    }
-
     /// A connection that the other side has let go of is closed in order, whatever the stream says of it.
     fn sorted(&self, end: SessionEnd) -> SessionEnd {
         match (end, self.connection.close_reason()) {
@@ -220,10 +195,8 @@ async fn read_any(
 pub(crate) struct QuicWriter {
     connection: Connection,
     in_flight: Option<InFlight>,
-    /// The stream of each lane, once it has been used.
+    /// The stream of each lane, once one has been used.
     streams: [Option<SendStream>; LANES],
-    /// Lanes for which the other side allows no stream, as in older builds: they join the first one.
-    joined: [bool; LANES],
     /// Packets that were taken from batches and that the lane's stream has not taken yet.
     begun: [Vec<Bytes>; LANES],
     prefixes: BytesMut,
@@ -253,13 +226,13 @@ impl Repairs {
 
 impl QuicWriter {
     pub(in crate::backend) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
-        self.open_first().await?;
+        self.open_lanes().await?;
         loop {
             self.write_begun().await?;
             if batch.is_empty() {
                 return Ok(());
             }
-            self.begin(batch)?;
+            self.begin(batch);
         }
     }
 
@@ -271,33 +244,25 @@ impl QuicWriter {
         self.in_flight.clone()
     }
 
-    /// The other side allows one stream from the start.
-    async fn open_first(&mut self) -> io::Result<()> {
-        if self.streams[0].is_none() {
-            let first = self.connection.open_uni().await?;
-            first.set_priority(1).map_err(io::Error::from)?;
-            self.streams[0] = Some(first);
+    /// The other side allows all of them from the start.
+    async fn open_lanes(&mut self) -> io::Result<()> {
+        for lane in self.streams.iter_mut().filter(|lane| lane.is_none()) {
+            *lane = Some(self.connection.open_uni().await?);
         }
-        Ok(())
+        let first = self.streams[0].as_ref().map(|first| first.set_priority(1));
+        first.transpose().map(drop).map_err(io::Error::from)
     }
 
     /// Moves packets from the batch to their lanes.
-    fn begin(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+    fn begin(&mut self, batch: &mut VecDeque<Bytes>) {
         for packet in batch.drain(..PACKETS_PER_WRITE.min(batch.len())) {
             let Some(prefix) = frame::prefix(packet.len()) else {
                 error!(len = packet.len(), limit = MAX_MESSAGE, "dropped a packet that no frame can carry");
                 continue;
             };
             self.prefixes.extend_from_slice(&prefix);
-            let wanted = lane_of(&packet);
-            if self.streams[wanted].is_none() && !self.joined[wanted] {
-                self.streams[wanted] = self.connection.open_uni().now_or_never().transpose()?;
-                self.joined[wanted] = self.streams[wanted].is_none();
-            }
-            let lane = if self.joined[wanted] { 0 } else { wanted };
-            self.begun[lane].extend([self.prefixes.split().freeze(), packet]);
+            self.begun[lane_of(&packet)].extend([self.prefixes.split().freeze(), packet]);
         }
-        Ok(())
     }
 
     async fn write_begun(&mut self) -> io::Result<()> {
@@ -331,7 +296,7 @@ impl QuicWriter {
     /// Ends the streams and waits until the other side has all of them, the first one last. Once both halves are gone,
     /// the connection is closed.
     pub(in crate::backend) async fn close(mut self) -> io::Result<()> {
-        self.open_first().await?;
+        self.open_lanes().await?;
         self.write_begun().await?;
         for stream in self.streams.iter_mut().rev().flatten() {
             // It was not finished before, as closing takes the writer.

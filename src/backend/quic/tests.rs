@@ -80,30 +80,6 @@ async fn a_flow_keeps_its_order_whatever_the_size_of_its_packets() {
 }
 
 #[tokio::test]
-async fn an_older_neighbour_has_one_stream_and_datagrams() {
-    let pki = pki();
-    let mut listener = listener(&pki).await;
-    let name = ServerName::try_from("127.0.0.1").unwrap();
-    let (mut config, _verdict) =
-        client_config(&pki.client("n"), Expected::Host(name), Congestion::Bbr).unwrap();
-    let mut transport = TransportConfig::default();
-    transport.max_concurrent_uni_streams(VarInt::from_u32(1));
-    config.transport_config(Arc::new(transport));
-    let older = connect_to(listener.local_addr().parse().unwrap(), "127.0.0.1", &config).await.unwrap();
-    let mut accepted = listener.accept().await.unwrap();
-    let sent: Vec<Bytes> = (0..100).map(|number| of_flow(number.into(), number, 1_000)).collect();
-    send(&mut accepted, &sent).await;
-    let mut stream = older.accept_uni().await.unwrap();
-    for packet in &sent {
-        let mut frame = vec![0; 2 + packet.len()];
-        timeout(DEADLINE, stream.read_exact(&mut frame)).await.expect("no frame").unwrap();
-        assert_eq!(frame[2..], packet[..]);
-    }
-    older.send_datagram(sent[0].clone()).unwrap();
-    assert_eq!(receive(&mut accepted, 1).await, sent[..1]);
-}
-
-#[tokio::test]
 async fn strangers_are_refused_on_both_sides() {
     let (pki, other) = (pki(), pki());
     let mut listener = listener(&pki).await;

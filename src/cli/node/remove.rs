@@ -76,7 +76,7 @@ impl Remove {
 async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failure> {
     let name = node.to_owned();
     let get = operation::get_instance(ByName { name: name.clone() });
-    let removal = InstanceRemoval { name, dead: is_dead, ..InstanceRemoval::default() };
+    let removal = InstanceRemoval { name, dead: is_dead };
     let mut said = false;
     match operation::remove_instance(removal).ask(&context.client).await {
         Err(error) if is_absent(&error) => return Ok(()),

@@ -32,8 +32,6 @@ directive! {
         credentials: Option<PathBuf>,
         /// what runs on this node itself
         runner: Own,
-        /// names of work types, which are fixed now
-        former_types: FormerTypes,
         /// files and directories that syncs may read
         /// Beside the system's programs and Ansible itself, which are found: a sync sees nothing else of this machine.
         sync_read "syncread": Vec<SyncPath>,
@@ -42,7 +40,7 @@ directive! {
         /// reached only if they themselves are named, or `localhost` for the loopback.
         project_hosts "projecthosts": Vec<HostName>,
         /// directories of children on receptor's nodes
-        /// Also on ours of an earlier version: newer ones make their own. Whoever else may write there can take over jobs.
+        /// meshd nodes make their own. Whoever else may write there can take over jobs.
         run_dir "rundir": RunDirectory = "/tmp",
         /// tls-client profile towards instances
         tls_client "tlsclient": Option<TlsClientName>,
@@ -99,22 +97,6 @@ directive! {
         disk_reserve,
         peers,
     }
-}
-
-/// The work types of children elsewhere have AWX's names.
-#[derive(Debug, Clone, Copy)]
-pub enum FormerTypes {}
-
-settings! {
-    FormerTypes => () {
-        /// work type of children on other nodes
-        runner "runnertype": Option<TypeName> [former, without_effect],
-        /// pods with a credential
-        kube_runtime "kuberuntimetype": Option<TypeName> [former, without_effect],
-        /// pods without one
-        kube_in_cluster "kubeinclustertype": Option<TypeName> [former, without_effect],
-    }
-    make drop((runner, kube_runtime, kube_in_cluster))
 }
 
 /// When something is lost.
@@ -200,8 +182,6 @@ grammar! {
     );
     /// A node ID, or an expression for several.
     struct NodePattern => Pattern = Text parsed(firewall::pattern);
-    /// The name of a work type that need not be configured here.
-    struct TypeName => String = Text parsed(super::work::work_type);
     /// A directory that is named in the command lines of children.
     struct RunDirectory => PathBuf = Text parsed(run_directory);
     /// A host, or an expression for several.

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::controller::options::{
-    Bounds, ControllerOptions, Discovery, NodeType, OnLoss, OwnRunner, Peers, Timers,
-};
+use crate::controller::options::{Bounds, ControllerOptions, Discovery, NodeType, OnLoss, Peers, Timers};
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
 use crate::work::limits::{Inherited, Limits};
@@ -41,11 +39,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         store: "sqlite".to_owned(),
         store_password_file: None,
         credentials: None,
-        runner: OwnRunner::Program(Box::new(CommandType::runner(
-            "ansible-runner",
-            "worker",
-            Limits::default(),
-        ))),
+        runner: Box::new(CommandType::runner("ansible-runner", "worker", Limits::default())),
         sync_read: Vec::new(),
         project_hosts: Vec::new(),
         run_dir: PathBuf::from("/tmp"),
@@ -133,52 +127,11 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
     };
     let wanted = CommandType::runner("env", "'A=b c' runner worker", limits);
     assert_eq!(wanted.reach, Reach::Controller);
-    assert_eq!(found.runner, OwnRunner::Program(Box::new(wanted)));
+    assert_eq!(*found.runner, wanted);
     assert_eq!(found.runner, accepted(
         "{runner: \"env 'A=b c' runner worker\", runnerlimits: '{\"user\": \"jobs\", \"env\": {\"A\": 1}, \"timeout\": \"2h\", \
          \"cpu\": \"1.5\", \"memory\": \"2097152\", \"pids\": 7, \"cancelgrace\": \"1s\", \"environment\": \"clean\"}'}",
     ).runner);
-}
-
-#[test]
-fn names_of_work_types_are_accepted_and_said_to_be_fixed() {
-    let text = "- local-only\n- work-controller: {runnertype: x, kuberuntimetype: kubernetes-runtime-auth}\n";
-    let (config, warnings) = load_text(text).unwrap();
-    assert_eq!(config.controller.unwrap(), accepted("{}"));
-    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
-    let wanted = "makes no use of runnertype, kuberuntimetype: delete that";
-    assert!(warning.text.contains(wanted), "{warning}");
-}
-
-/// A configuration of before there was such a runner.
-#[test]
-fn a_work_type_of_before_goes_on_as_the_runner_and_no_other_node_reaches_it() {
-    let work = "- work-command: {worktype: NAME, command: env, allowruntimeparams: true, maxunits: 1}\n";
-    for (name, parameters, is_used) in [
-        ("local", "{}", true),
-        ("own", "{localtype: own}", true),
-        ("local", "{runner: other}", false),
-        ("local", "{runnerlimits: {pids: 7}}", false),
-    ] {
-        let text =
-            format!("- tcp-listener: 1\n{}- work-controller: {parameters}\n", work.replace("NAME", name));
-        let (config, warnings) = load_text(&text).unwrap();
-        let former = &config.work_commands[0];
-        assert_eq!(former.reach, Reach::Operators, "{parameters}");
-        let runner = config.controller.unwrap().runner;
-        assert_eq!(runner == OwnRunner::WorkType(name.to_owned()), is_used, "{parameters}: {runner:?}");
-        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(warning.text.contains(&format!("the work type {name}")), "{warning}");
-        assert_eq!(warning.text.contains("as before"), is_used, "{warning}");
-    }
-    let (config, warnings) = load_text("- local-only\n- work-controller: {localtype: gone}\n").unwrap();
-    assert_eq!(config.controller.unwrap().runner, accepted("{}").runner);
-    assert!(warnings[0].text.contains("localtype names no work type"), "{warnings:?}");
-    let (config, warnings) = load_text(&format!("- local-only\n{work}").replace("NAME", "local")).unwrap();
-    assert_eq!((config.work_commands[0].reach, warnings), (Reach::Mesh, vec![]), "no controller, no rule");
-    let other = load_text(&format!("- local-only\n{work}- work-controller: {{}}\n").replace("NAME", "other"))
-        .unwrap();
-    assert_eq!((other.0.work_commands[0].reach, other.1), (Reach::Mesh, vec![]));
 }
 
 const RUNDIR: &str = "work-controller: rundir: \"GIVEN\" is not allowed: it is part of command lines and may hold no \

@@ -92,9 +92,8 @@ fn write_section(text: &mut String, directive: &Directive) {
             None if parameter.required => "required".to_owned(),
             None => String::new(),
         };
-        let note = if parameter.without_effect { " (without effect)" } else { "" };
         let about = paragraph(parameter.docs).replace('|', "\\|");
-        let _ = writeln!(text, "| {name} | {} | {default} | {about}{note} |", parameter.kind.wanted());
+        let _ = writeln!(text, "| {name} | {} | {default} | {about} |", parameter.kind.wanted());
     }
 }
 

@@ -142,8 +142,8 @@ impl Attempt {
         self.node.as_ref() == Some(node)
     }
 
-    /// Whether the end of its output is still to be read from its unit, as an older program left it. Of one that was lost
-    /// nothing is expected.
+    /// Whether the end of its output is still to be read from its unit: its end was told before that had come. Of one that
+    /// was lost nothing is expected.
     pub fn has_unread_output(&self) -> bool {
         match self.progress {
             Progress::Placed | Progress::Running | Progress::Lost | Progress::Over(Ending::Lost) => false,

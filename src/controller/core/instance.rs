@@ -96,8 +96,7 @@ pub struct Sighting {
 
 impl Watched for Sighting {
     fn is_news(&self, before: &Self) -> bool {
-        // Programs of before do not count. They tell the same moment again, less exactly.
-        self.beat != before.beat || self.arrived.0.abs_diff(before.arrived.0) >= 1000
+        self.beat != before.beat
     }
 }
 

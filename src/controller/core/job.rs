@@ -72,7 +72,7 @@ pub enum OnLoss {
 /// A quota refused the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaWait {
-    /// When the pod is tried again, by the store's clock, which programs of before believe.
+    /// When the pod is tried again, by the store's clock, which may be set meanwhile: [`Self::left`] decides.
     pub until: Time,
     /// The message of the API server.
     pub words: String,

@@ -14,7 +14,6 @@ use super::watch::{Watch, Watched};
 
 /// Which taking of a lease it is: a count in the upper half; in the lower half a random number, so that a count that is
 /// issued again, by a database that lost its last commits, makes another epoch. That is 0 while nobody holds the lease.
-/// Programs of before know none of this, and add 1 to what they find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
@@ -23,8 +22,7 @@ impl Epoch {
     pub const RANDOM: i64 = 0xffff_ffff;
 
     fn next(self, random: u32) -> Self {
-        // Programs of before add 1: the result is never that of nobody.
-        Self(self.vacated().0 | i64::from(random.clamp(1, 0xffff_0000)))
+        Self(self.vacated().0 | i64::from(random.max(1)))
     }
 
     fn vacated(self) -> Self {
@@ -85,16 +83,13 @@ pub struct Lease {
     pub node: InstanceName,
     /// Which taking of it this is.
     pub epoch: Epoch,
-    /// Grows with each change of the lease, unless a program of before makes it.
+    /// Grows with each change of the lease.
     pub beat: i64,
-    /// When programs of before take it for expired, by the store's clock.
-    pub expires: Time,
     /// How long its holder acts without a renewal, and a heartbeat more: nobody takes it over sooner.
     pub lasts: Duration,
 }
 
 impl Watched for Lease {
-    /// A program of before changes `expires` alone.
     fn is_news(&self, before: &Self) -> bool {
         self != before
     }
@@ -103,17 +98,10 @@ impl Watched for Lease {
 impl Lease {
     /// A control node starts, and takes its lease even if another process holds it: of two processes with the same node ID
     /// the later one wins, and the earlier one is fenced.
-    pub fn start(
-        former: Option<&Self>,
-        node: InstanceName,
-        random: u32,
-        now: Time,
-        times: &LeaseTimes,
-    ) -> Self {
+    pub fn start(former: Option<&Self>, node: InstanceName, random: u32, times: &LeaseTimes) -> Self {
         let epoch = former.map_or(Epoch(0), |lease| lease.epoch).next(random);
         let beat = former.map_or(0, |lease| lease.beat) + 1;
-        let lasts = times.owner_lost_after;
-        Self { node, epoch, beat, expires: now + lasts, lasts }
+        Self { node, epoch, beat, lasts: times.owner_lost_after }
     }
 
     /// The fence that its holder writes with.
@@ -130,21 +118,21 @@ impl Lease {
     ///
     /// # Errors
     /// It was taken since.
-    pub fn renew(&mut self, by: &Fence, now: Time, times: &LeaseTimes) -> Result<(), Fenced> {
+    pub fn renew(&mut self, by: &Fence, times: &LeaseTimes) -> Result<(), Fenced> {
         if self.fence() != *by {
             return Err(Fenced(by.clone()));
         }
         self.beat += 1;
-        (self.expires, self.lasts) = (now + times.owner_lost_after, times.owner_lost_after);
+        self.lasts = times.owner_lost_after;
         Ok(())
     }
 
     /// Another control node takes over what has been like `seen` for too long, and the holder is fenced. Returns false and
     /// does nothing if it has changed.
-    pub fn take_over(&mut self, seen: &Self, now: Time) -> bool {
+    pub fn take_over(&mut self, seen: &Self) -> bool {
         let is_lost = self == seen && self.is_held();
         if is_lost {
-            (self.epoch, self.beat, self.expires) = (self.epoch.vacated(), self.beat + 1, now);
+            (self.epoch, self.beat) = (self.epoch.vacated(), self.beat + 1);
         }
         is_lost
     }
@@ -215,7 +203,7 @@ impl LeaseWatch {
     }
 
     /// What became of the lease that a fence is from. A later epoch alone does not say that somebody lives with it: the
-    /// answer to its own start may have been lost, and a program of before takes over like this.
+    /// answer to its own start may have been lost.
     pub fn standing(&self, by: &Fence, now: Time, times: &LeaseTimes) -> Standing {
         match self.0.get(&by.owner) {
             Some(lease) if lease.fence() == *by => Standing::Held,

@@ -121,7 +121,7 @@ impl JobDriver {
                 return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };
             }
         };
-        let work_type = if is_own { options.runner.work_type() } else { RUNNER_TYPE };
+        let work_type = if is_own { &options.runner.name } else { RUNNER_TYPE };
         let request = ChildRequest {
             unit: unit.clone(),
             node: name.clone(),

@@ -51,7 +51,7 @@ impl JobDriver {
         self.store.drive_to_end(self.fence(), (id, n), figures, held, report).await
     }
 
-    /// The units of a job show its end, and the attempt's unit may be released: one that an older program left is read to
+    /// The units of a job show its end, and the attempt's unit may be released: one whose end was told is read to
     /// its end before.
     pub(super) async fn complete(self: &Arc<Self>, mut detail: JobDetail, n: AttemptNo) -> Result<(), Error> {
         let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();

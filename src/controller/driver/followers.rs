@@ -319,7 +319,6 @@ impl JobDriver {
         if !is_over && (there.size == 0 || (are_same && there.attempt < known.output_attempt)) {
             return Ok(None);
         }
-        // An older program does not say where attempts begin.
         let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
         let is_beginning =
             are_same && (starts.is_empty() || begin_alike(&starts, &known.output_starts, size));

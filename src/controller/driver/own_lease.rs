@@ -131,7 +131,7 @@ mod tests {
         LeaseTimes { heartbeat: Duration::from_secs(1), owner_lost_after: Duration::from_secs(3) };
 
     fn lease(beat: i64) -> Lease {
-        let started = Lease::start(None, "c1".into(), 7, Time(0), &TIMES);
+        let started = Lease::start(None, "c1".into(), 7, &TIMES);
         Lease { beat, ..started }
     }
 

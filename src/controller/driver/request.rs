@@ -70,7 +70,7 @@ impl JobDriver {
     /// The work type of an attempt's unit.
     pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
         Ok(match attempt.child {
-            ChildType::Local => self.options().runner.work_type().to_owned(),
+            ChildType::Local => self.options().runner.name.clone(),
             ChildType::Runner => RUNNER_TYPE.to_owned(),
             ChildType::Container => self.pod_type(&attempt.group).await?.to_owned(),
         })

@@ -131,7 +131,7 @@ impl JobDriver {
     /// that wait, and the loop that shows jobs must not.
     async fn end_output(self: &Arc<Self>, detail: JobDetail, units: Vec<JobUnit>) {
         let job = detail.row.id;
-        // What an older program left is read to its end first.
+        // What is not read to its end is read first.
         if detail.job.attempts.last().is_none_or(Attempt::has_unread_output)
             || !self.published.begin_closing(job)
         {

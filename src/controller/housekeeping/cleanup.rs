@@ -69,7 +69,7 @@ impl Service {
         let options = self.driver.options();
         let is_own = *node == self.driver.node;
         let install = self.driver.install;
-        let work_type = if is_own { options.runner.work_type() } else { RUNNER_TYPE };
+        let work_type = if is_own { &options.runner.name } else { RUNNER_TYPE };
         ChildRequest {
             unit: format!("c{install:08x}k{:016x}", rand::random::<u64>()),
             node: node.clone(),

@@ -158,7 +158,7 @@ impl Service {
         asked: InstanceRemoval,
         audit: Audit,
     ) -> Result<Removed, OperationRefusal> {
-        let InstanceRemoval { name, dead, drain: _ } = asked;
+        let InstanceRemoval { name, dead } = asked;
         let instance = InstanceName::from(name.as_str());
         let removed = match dead {
             true if instance == self.driver.node => {

@@ -64,7 +64,7 @@ pub struct PeerAnswer {
     pub size: u64,
     /// The attempt whose output was begun last; 0 if there is none.
     pub attempt: u32,
-    /// Where the output of each of the latest attempts begins. Older programs do not say so.
+    /// Where the output of each of the latest attempts begins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<(u32, u64)>,
     /// The children that wrote those.

@@ -75,14 +75,3 @@ impl Store {
 fn record(sql: &mut dyn Sql) -> Result<Option<ClockRecord>, Error> {
     schema::get(sql, KEY)?.map(|text| from_json(&text)).transpose()
 }
-
-/// Begins to remember the clock of a store that has a history, by the latest time in it.
-pub(super) fn begin(sql: &mut dyn Sql) -> Result<(), Error> {
-    let latest = "SELECT max(t) FROM (SELECT max(created) AS t FROM job UNION ALL SELECT max(finished) FROM job \
-         UNION ALL SELECT max(at) FROM audit) AS times";
-    let latest: Option<Time> = sql.query(latest, &[])?.remove(0).take()?;
-    match latest {
-        Some(latest) => schema::set(sql, KEY, &to_json(&ClockRecord::believed(latest))),
-        None => Ok(()),
-    }
-}

@@ -75,8 +75,8 @@ pub(super) fn note_gone(
     Ok(())
 }
 
-/// A copy of a job's output is gone with its control node. If it was the last complete one, the output is lost. A copy
-/// of which an older program says nothing may be complete, and so may one where the length alone decides.
+/// A copy of a job's output is gone with its control node. If it was the last complete one, the output is lost. Where the
+/// length alone decides, any copy may be complete.
 pub(super) fn lose_output(
     sql: &mut dyn Sql,
     job: JobId,
@@ -87,7 +87,7 @@ pub(super) fn lose_output(
         "UPDATE job SET output_lost = $1 WHERE id = $2 AND output_lost IS NULL AND output_bytes > 0 \
          AND state NOT IN ('pending', 'waiting', 'running') AND NOT EXISTS (SELECT 1 FROM holder \
          WHERE holder.job = job.id AND has = $3 \
-         AND (complete IS NULL OR complete = 1 AND holder.attempt = job.attempt)) \
+         AND complete = 1 AND holder.attempt = job.attempt) \
          AND ($4 = 1 OR EXISTS (SELECT 1 FROM attempt WHERE attempt.job = job.id AND n = job.attempt \
          AND output_hash IS NULL))",
         values![node, job, Kept::Output.name(), was_complete],

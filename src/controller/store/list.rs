@@ -119,7 +119,7 @@ pub struct JobDetail {
     pub holders: Vec<(InstanceName, String, Kept)>,
     /// Those of them that have all of its output, as its latest attempt left it.
     pub complete: Vec<(InstanceName, String)>,
-    /// Its owner has a copy, and is a program that says when it has all of it.
+    /// Its owner has a copy, and says when it has all of it.
     pub owner_measures: bool,
     /// Its output is lost, with this control node.
     pub output_lost: Option<InstanceName>,
@@ -132,8 +132,7 @@ impl JobDetail {
             return None;
         }
         let Some(last) = self.job.attempts.last() else { return Some(OutputEnd { bytes: 0, hash: None }) };
-        // An older program says nothing more, and an owner without a unit has nothing to say. Where an attempt was lost, the
-        // owner has to close the output.
+        // An owner without a unit has nothing to say. Where an attempt was lost, the owner has to close the output.
         let is_lost = matches!(last.progress, Progress::Lost | Progress::Over(Ending::Lost));
         let is_said = (last.swept && !is_lost) || !(self.owner_measures || last.has_unread_output());
         last.output.or(is_said.then_some(OutputEnd { bytes: self.output_bytes, hash: None }))
@@ -365,12 +364,11 @@ pub(super) fn detail(sql: &mut dyn Sql, id: JobId) -> Result<JobDetail, Error> {
     let (mut holders, mut complete, mut owner_measures) = (Vec::new(), Vec::new(), false);
     for mut held in sql.query(query, values![id])? {
         let (node, unit, kept): (InstanceName, String, Kept) = (held.take()?, held.take()?, held.take()?);
-        let (is_complete, attempt): (Option<i64>, Option<i64>) = (held.take()?, held.take()?);
-        if is_complete == Some(1) && attempt == Some(i64::from(row.attempt)) {
+        let (is_complete, attempt): (bool, Option<i64>) = (held.take()?, held.take()?);
+        if is_complete && attempt == Some(i64::from(row.attempt)) {
             complete.push((node.clone(), unit.clone()));
         }
-        owner_measures |=
-            kept == Kept::Output && is_complete.is_some() && Some(&node) == row.controller_node.as_ref();
+        owner_measures |= kept == Kept::Output && Some(&node) == row.controller_node.as_ref();
         holders.push((node, unit, kept));
     }
     Ok(JobDetail {

@@ -113,7 +113,7 @@ impl Store {
         self.write(move |sql| {
             turn::lock(sql, Lock::Pass)?;
             let former = lease(sql, &node)?;
-            let lease = Lease::start(former.as_ref(), node.clone(), rand::random(), sql.now(), &times);
+            let lease = Lease::start(former.as_ref(), node.clone(), rand::random(), &times);
             save_lease(sql, &lease)?;
             // It has not looked yet.
             sql.execute("UPDATE seen SET routed = 0 WHERE observer = $1", values![&node])?;
@@ -134,7 +134,7 @@ impl Store {
             let now = sql.now();
             let mut own = lease(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
             let leases = leases(sql)?;
-            own.renew(by, now, &times)?;
+            own.renew(by, &times)?;
             save_lease(sql, &own)?;
             instances::save_sightings(sql, &by.owner, &seen)?;
             if absent(sql)?.iter().any(|name| seen.iter().any(|seen| seen.instance == *name)) {
@@ -190,7 +190,7 @@ impl Store {
             turn::lock(sql, Lock::Pass)?;
             check(sql, by)?;
             let Some(mut lease) = lease(sql, &lost.node)? else { return Ok(Vec::new()) };
-            if !lease.take_over(&lost, sql.now()) {
+            if !lease.take_over(&lost) {
                 return Ok(Vec::new());
             }
             save_lease(sql, &lease)?;
@@ -298,7 +298,7 @@ pub(super) fn check(sql: &mut dyn Sql, by: &Fence) -> Result<(), Error> {
     if held { Ok(()) } else { Err(Error::fenced(by)) }
 }
 
-const COLUMNS: &str = "SELECT node, epoch, beat, expires, lasts FROM lease";
+const COLUMNS: &str = "SELECT node, epoch, beat, lasts FROM lease";
 
 fn leases(sql: &mut dyn Sql) -> Result<Vec<Lease>, Error> {
     sql.query(&format!("{COLUMNS} ORDER BY node"), &[])?.into_iter().map(read_lease).collect()
@@ -311,17 +311,16 @@ fn lease(sql: &mut dyn Sql, node: &InstanceName) -> Result<Option<Lease>, Error>
 }
 
 fn read_lease(mut row: Row) -> Result<Lease, Error> {
-    let (node, epoch, beat, expires) = (row.take()?, row.take()?, row.take()?, row.take()?);
-    Ok(Lease { node, epoch, beat, expires, lasts: Duration::from_millis(row.take()?) })
+    let (node, epoch, beat) = (row.take()?, row.take()?, row.take()?);
+    Ok(Lease { node, epoch, beat, lasts: Duration::from_millis(row.take()?) })
 }
 
 fn save_lease(sql: &mut dyn Sql, lease: &Lease) -> Result<(), Error> {
     let lasts = u64::try_from(lease.lasts.as_millis()).unwrap_or(u64::MAX);
     sql.execute(
-        "INSERT INTO lease (node, epoch, beat, expires, lasts) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (node) \
-         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, expires = excluded.expires, \
-         lasts = excluded.lasts",
-        values![&lease.node, lease.epoch, lease.beat, lease.expires, lasts],
+        "INSERT INTO lease (node, epoch, beat, lasts) VALUES ($1, $2, $3, $4) ON CONFLICT (node) \
+         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, lasts = excluded.lasts",
+        values![&lease.node, lease.epoch, lease.beat, lasts],
     )?;
     Ok(())
 }

@@ -56,21 +56,12 @@ impl Store {
     }
 }
 
-/// How many hosts a job has, and how many are kept. A program that knew no bound has kept them all.
+/// How many hosts a job has, and how many are kept.
 fn counts(sql: &mut dyn Sql, job: JobId) -> Result<(Option<RecapCounts>, u64), Error> {
-    let query = "SELECT recap FROM job WHERE id = $1";
-    let saved: Option<String> = sql.query(query, values![job])?.pop().ok_or(Error::NoJob(job))?.take()?;
-    let query = "SELECT count(*), count(CASE WHEN failures > 0 THEN 1 END), \
-         count(CASE WHEN dark > 0 THEN 1 END) FROM stat WHERE job = $1";
-    let mut row = sql.query(query, values![job])?.remove(0);
-    let (kept, failed, unreachable) = (row.take()?, row.take()?, row.take()?);
-    let of_rows = RecapCounts { hosts: kept, failed, unreachable, left_out: 0 };
-    let counts = match saved {
-        Some(text) => Some(from_json(&text)?),
-        None if kept > 0 => Some(of_rows),
-        None => None,
-    };
-    Ok((counts, kept))
+    let query = "SELECT recap, (SELECT count(*) FROM stat WHERE job = id) FROM job WHERE id = $1";
+    let mut row = sql.query(query, values![job])?.pop().ok_or(Error::NoJob(job))?;
+    let saved: Option<String> = row.take()?;
+    Ok((saved.map(|text| from_json(&text)).transpose()?, row.take()?))
 }
 
 /// Puts these hosts in the place of those that were saved before.

@@ -240,7 +240,7 @@ impl Store {
                 )));
             }
             let mut held = BTreeSet::new();
-            let gone = "DELETE FROM holder WHERE node = $1 RETURNING job, has, coalesce(complete, 1)";
+            let gone = "DELETE FROM holder WHERE node = $1 RETURNING job, has, complete";
             for mut row in sql.query(gone, values![&name])? {
                 let (job, kept): (JobId, Kept) = (row.take()?, row.take()?);
                 match kept {

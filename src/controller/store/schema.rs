@@ -6,8 +6,7 @@
 use super::error::Error;
 use super::sql::{Dialect, Sql, insert, values};
 use crate::controller::core::Group;
-use crate::controller::store::{clock, groups, turn};
-use crate::controller::stream::MOST_HOSTS;
+use crate::controller::store::{groups, turn};
 
 /// One step forward.
 #[derive(Clone, Copy)]
@@ -22,14 +21,7 @@ pub(super) struct Step {
 const OLDEST_POSTGRES: i64 = 130_000;
 
 /// All steps; the first one makes schema 1.
-pub(super) const STEPS: &[Step] = &[
-    Step { min_reader: 1, apply: create },
-    Step { min_reader: 1, apply: bound_recaps },
-    Step { min_reader: 1, apply: clock::begin },
-    Step { min_reader: 1, apply: know_outputs },
-    Step { min_reader: 1, apply: count_signs_of_life },
-    Step { min_reader: 1, apply: turn::begin },
-];
+pub(super) const STEPS: &[Step] = &[Step { min_reader: 1, apply: create }];
 
 /// Brings the store up to date; of several programs one at a time. One that is up to date is only read, and no right to
 /// change tables is needed.
@@ -120,62 +112,10 @@ fn create(sql: &mut dyn Sql) -> Result<(), Error> {
     })?;
     set(sql, "install_id", &format!("{:032x}", rand::random::<u128>()))?;
     set(sql, "paused", "0")?;
+    turn::begin(sql)?;
     let reserved = Group::reserved().into_iter().enumerate();
     let rows = reserved.map(|(at, group)| groups::row(&group.into(), at as u64)).collect();
     insert(sql, groups::INTO, rows, "")
-}
-
-/// A recap counts its hosts and keeps a bounded number of them, those that failed or were not reached first; and old rows
-/// of `audit` are found by their time.
-fn bound_recaps(sql: &mut dyn Sql) -> Result<(), Error> {
-    sql.batch("ALTER TABLE job ADD COLUMN recap TEXT; CREATE INDEX audit_at ON audit (at)")?;
-    let failed = "failures > 0 OR dark > 0";
-    let large = format!("SELECT job FROM stat GROUP BY job HAVING count(*) > {MOST_HOSTS}");
-    sql.execute(
-        &format!(
-            "UPDATE job SET recap = (SELECT '{{\"hosts\":' || count(*) \
-             || ',\"failed\":' || count(CASE WHEN failures > 0 THEN 1 END) \
-             || ',\"unreachable\":' || count(CASE WHEN dark > 0 THEN 1 END) \
-             || ',\"left_out\":' || CASE WHEN count(CASE WHEN {failed} THEN 1 END) > {MOST_HOSTS} \
-             THEN count(CASE WHEN {failed} THEN 1 END) - {MOST_HOSTS} ELSE 0 END || '}}' \
-             FROM stat WHERE stat.job = job.id) WHERE id IN ({large})"
-        ),
-        &[],
-    )?;
-    let order = format!("CASE WHEN {failed} THEN 0 ELSE 1 END, host");
-    sql.execute(
-        &format!(
-            "DELETE FROM stat WHERE (job, host) IN (SELECT job, host FROM (SELECT job, host, \
-             row_number() OVER (PARTITION BY job ORDER BY {order}) AS place FROM stat WHERE job IN ({large})) \
-             placed WHERE place > {MOST_HOSTS})"
-        ),
-        &[],
-    )?;
-    Ok(())
-}
-
-/// An output has a length and a hash, a copy of it is complete or not, and who let a unit be released is known, and whether
-/// anybody was about to send it. Of what an older program writes all of that stays empty, and may have been sent.
-fn know_outputs(sql: &mut dyn Sql) -> Result<(), Error> {
-    sql.batch(
-        "ALTER TABLE attempt ADD COLUMN output_end BIGINT; ALTER TABLE attempt ADD COLUMN output_hash TEXT; \
-         ALTER TABLE attempt ADD COLUMN released_by TEXT; \
-         ALTER TABLE attempt ADD COLUMN sent BIGINT NOT NULL DEFAULT 1; \
-         ALTER TABLE holder ADD COLUMN attempt BIGINT; \
-         ALTER TABLE holder ADD COLUMN complete BIGINT; ALTER TABLE job ADD COLUMN output_lost TEXT; \
-         UPDATE holder SET complete = 0 WHERE job IN \
-         (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running'))",
-    )
-}
-
-/// Who lives raises a number, so that nobody has to compare a time with another one's clock. Programs of before do not, and
-/// go on writing times.
-fn count_signs_of_life(sql: &mut dyn Sql) -> Result<(), Error> {
-    sql.batch(
-        "ALTER TABLE lease ADD COLUMN beat BIGINT NOT NULL DEFAULT 0; \
-         ALTER TABLE lease ADD COLUMN lasts BIGINT NOT NULL DEFAULT 0; \
-         ALTER TABLE seen ADD COLUMN beat BIGINT NOT NULL DEFAULT 0",
-    )
 }
 
 /// Truth values are 0 and 1, times milliseconds since 1970, UTC; lists and maps are JSON.
@@ -189,7 +129,8 @@ CREATE TABLE instance (
     last_health_check BIGINT, created BIGINT NOT NULL
 );
 CREATE TABLE seen (
-    instance TEXT NOT NULL, observer TEXT NOT NULL, routed BIGINT NOT NULL, at BIGINT NOT NULL,
+    instance TEXT NOT NULL, observer TEXT NOT NULL, routed BIGINT NOT NULL, beat BIGINT NOT NULL,
+    at BIGINT NOT NULL,
     PRIMARY KEY (instance, observer)
 );
 CREATE TABLE grp (
@@ -209,18 +150,19 @@ CREATE TABLE job (
     launched_by TEXT NOT NULL, controller_node TEXT, execution_node TEXT, instance_group TEXT,
     attempt BIGINT NOT NULL, epoch BIGINT NOT NULL, cancel_requested BIGINT NOT NULL,
     explanation TEXT NOT NULL, quota TEXT, rc BIGINT, events BIGINT NOT NULL, output_bytes BIGINT NOT NULL,
-    revision TEXT, created BIGINT NOT NULL, pending_since BIGINT NOT NULL, placed BIGINT, started BIGINT,
+    recap TEXT, output_lost TEXT, revision TEXT, created BIGINT NOT NULL, pending_since BIGINT NOT NULL, placed BIGINT, started BIGINT,
     finished BIGINT
 );
 CREATE TABLE attempt (
     job BIGINT NOT NULL REFERENCES job (id) ON DELETE CASCADE, n BIGINT NOT NULL, unit TEXT NOT NULL UNIQUE,
     sender TEXT NOT NULL, node TEXT, grp TEXT NOT NULL, work_type TEXT NOT NULL, placed BIGINT NOT NULL,
     started BIGINT, ended BIGINT, outcome TEXT, confirmed BIGINT NOT NULL, swept BIGINT NOT NULL,
+    sent BIGINT NOT NULL, output_end BIGINT, output_hash TEXT, released_by TEXT,
     PRIMARY KEY (job, n)
 );
 CREATE TABLE holder (
     job BIGINT NOT NULL REFERENCES job (id) ON DELETE CASCADE, node TEXT NOT NULL, unit TEXT NOT NULL,
-    has TEXT NOT NULL,
+    has TEXT NOT NULL, complete BIGINT NOT NULL, attempt BIGINT,
     PRIMARY KEY (job, node, unit, has)
 );
 CREATE TABLE dep (
@@ -247,7 +189,7 @@ CREATE TABLE project (
     PRIMARY KEY (url, node)
 );
 CREATE TABLE lease (
-    node TEXT PRIMARY KEY, epoch BIGINT NOT NULL, expires BIGINT NOT NULL
+    node TEXT PRIMARY KEY, epoch BIGINT NOT NULL, beat BIGINT NOT NULL, lasts BIGINT NOT NULL
 );
 CREATE TABLE audit (
     id SERIAL, at BIGINT NOT NULL, who TEXT NOT NULL, op TEXT NOT NULL, target TEXT NOT NULL
@@ -258,6 +200,7 @@ CREATE INDEX job_group ON job (instance_group, id);
 CREATE INDEX job_node ON job (execution_node, id);
 CREATE INDEX job_created ON job (created);
 CREATE INDEX job_finished ON job (finished);
+CREATE INDEX audit_at ON audit (at);
 CREATE INDEX attempt_unswept ON attempt (job) WHERE swept = 0;
 CREATE INDEX holder_unit ON holder (node, unit);
 CREATE INDEX label_job ON label (job);

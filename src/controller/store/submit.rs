@@ -240,6 +240,6 @@ fn insert_parts(sql: &mut dyn Sql, id: JobId, new: &Submission, needs: BTreeSet<
     insert(sql, "lock (job, word)", words, "")?;
     insert(sql, "label (job, word)", labels.into_iter().map(|word| one(word.into())).collect(), "")?;
     insert(sql, "dep (job, needs)", needs.into_iter().map(|need| one(need.into())).collect(), "")?;
-    let payload = values![id, &new.node, new.unit.as_str(), Kept::Payload.name()].to_vec();
-    insert(sql, "holder (job, node, unit, has)", vec![payload], "")
+    let payload = values![id, &new.node, new.unit.as_str(), Kept::Payload.name(), false].to_vec();
+    insert(sql, "holder (job, node, unit, has, complete)", vec![payload], "")
 }

@@ -32,14 +32,6 @@ impl Lock {
             Self::Registry => "registry",
         }
     }
-
-    /// The advisory lock of programs that know no such row, which may work beside this one during an upgrade.
-    const fn before(self) -> i64 {
-        match self {
-            Self::Pass => 0x6d65_0002,
-            Self::Registry => 0x6d65_0003,
-        }
-    }
 }
 
 /// The rows.
@@ -54,7 +46,7 @@ pub(super) fn begin(sql: &mut dyn Sql) -> Result<(), Error> {
 pub(super) fn try_lock(sql: &mut dyn Sql, lock: Lock) -> Result<bool, Error> {
     let skip = sql.dialect().skip_locked();
     let row = sql.query(&format!("SELECT 1 FROM meta WHERE key = $1{skip}"), values![lock.key()])?;
-    Ok(!row.is_empty() && !is_taken_before(sql, lock)?)
+    Ok(!row.is_empty())
 }
 
 /// Waits for a lock, and holds it until the end of the transaction.
@@ -63,29 +55,7 @@ pub(super) fn lock(sql: &mut dyn Sql, lock: Lock) -> Result<(), Error> {
     if sql.query(&format!("SELECT 1 FROM meta WHERE key = $1{wait}"), values![lock.key()])?.is_empty() {
         return Err(Error::Corrupt(format!("meta has no row {}", lock.key())));
     }
-    if is_taken_before(sql, lock)? { Err(Error::Raced) } else { Ok(()) }
-}
-
-/// Whether a control node of before has the lock. Until it has none it gets none any more: that lock is taken, too, but
-/// counts only against connections of the store's own role.
-fn is_taken_before(sql: &mut dyn Sql, lock: Lock) -> Result<bool, Error> {
-    let taken = match sql.dialect() {
-        Dialect::Sqlite => return Ok(false),
-        Dialect::Postgres => {
-            "SELECT CASE WHEN pg_try_advisory_xact_lock($1) THEN -1 ELSE (SELECT count(*) FROM pg_locks l \
-             JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'advisory' AND l.granted \
-             AND l.objid::bigint = $1 AND a.datname = current_database() AND a.usename = current_user) END"
-        }
-    };
-    for _ in 0..2 {
-        match sql.query(taken, values![lock.before()])?.remove(0).take::<i64>()? {
-            -1 => return Ok(false),
-            // Another role's, or released since the try, which is made again.
-            0 => {}
-            _ => return Ok(true),
-        }
-    }
-    Ok(false)
+    Ok(())
 }
 
 impl Store {

@@ -7,7 +7,7 @@ use super::super::controller::store_of;
 use super::{Findings, Severity};
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
-use crate::controller::options::{ControllerOptions, Discovery, NodeType, OwnRunner};
+use crate::controller::options::{ControllerOptions, Discovery, NodeType};
 use crate::controller::store::{Error, Options, StoreFinding, inspect};
 use crate::work::run_dir::is_open_to_others;
 
@@ -74,8 +74,7 @@ impl Findings {
     }
 
     fn runner(&mut self, controller: &ControllerOptions) {
-        // A work type in its place is checked as every other one.
-        let OwnRunner::Program(kind) = &controller.runner else { return };
+        let kind = &controller.runner;
         self.program(format!("{WHAT}: runner"), &kind.command);
         if controller.node_type == NodeType::Hybrid && kind.limits.user.is_none() {
             self.warn(
@@ -86,14 +85,17 @@ impl Findings {
         }
     }
 
-    /// The default is no mistake where all nodes make private directories themselves.
+    /// The default is no mistake where no node runs receptor.
     fn run_dir(&mut self, run_dir: &Path) {
         if run_dir != Path::new(DEFAULT_RUN_DIR) && is_open_to_others(run_dir) {
-            self.warn(WHAT, format_args!(
-                "rundir {}: others can write there, and on receptor's nodes and older ones they could take over jobs: \
+            self.warn(
+                WHAT,
+                format_args!(
+                    "rundir {}: others can write there, and on receptor's nodes they could take over jobs: \
                  name a directory that belongs to the user of the jobs alone",
-                run_dir.display()
-            ));
+                    run_dir.display()
+                ),
+            );
         }
     }
 

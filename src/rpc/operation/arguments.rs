@@ -112,8 +112,6 @@ arguments! {
         name: String;
         /// What ran there has ended, or never will. Else it is removed once its jobs have ended.
         dead: bool,
-        /// Older clients send it; it says nothing.
-        drain: bool,
     }
 
     /// What is set of a group; what is not given stays.

@@ -107,27 +107,25 @@ impl ControlSession {
         let late = |_| StepError::Connection(format!("dialling took longer than {CONNECT:?}"));
         let Dialed { stream, peer } = dialing.map_err(late)??;
         let mut connection = ControlConnection::to_node(stream, node.as_str(), LIMITS);
-        if !peer.takes_all_at_once() {
+        if peer == Peer::Receptor {
             connection.greeted().await?;
         }
         Ok(Self { connection, peer })
     }
 }
 
-/// The parameters of a unit as its node gets them. One that makes no private directories would take what stands for one
-/// literally, and gets the directory that the submission names for that case. On a Go node each submission has another:
+/// The parameters of a unit as its node gets them. A Go node makes no private directories: it would take what stands for
+/// one literally, and gets the directory that the submission names for that case. Each submission has another there:
 /// 1.4.9 gives units IDs of its own, so that one whose answer was lost cannot be released there. It never had a payload, and
 /// its runner ends at once, but removes its directory then.
 pub(super) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
     let mut params = remote.remote_params.to_map();
     let Some(fallback) = params.remove(run_dir::FALLBACK) else { return params };
-    if !peer.makes_run_dirs() {
+    if peer == Peer::Receptor {
+        let name = private_dir(unit.as_str());
         for value in params.values_mut().filter(|value| run_dir::is_asked_for(value)) {
-            *value = run_dir::fill_in(value, &fallback);
-            if peer == Peer::Receptor {
-                let name = private_dir(unit.as_str());
-                *value = value.replace(&name, &format!("{name}_{:08x}", rand::random::<u32>()));
-            }
+            let another = format!("{name}_{:08x}", rand::random::<u32>());
+            *value = run_dir::fill_in(value, &fallback).replace(&name, &another);
             warn_if_open(&remote.remote_node, &fallback);
         }
     }
@@ -205,7 +203,7 @@ mod tests {
         let release =
             WorkRequest::Release { unit: "x".to_owned(), force: false, sweep: false, signature: None };
         let release = Request::Work(release);
-        for peer in [Peer::Current, Peer::Private] {
+        for peer in [Peer::Meshd, Peer::Receptor] {
             for greeting in ["Receptor Control, node n2", "Receptor Control, node n3", "SSH-2.0"] {
                 let dialer = Greets(NodeId::new("n1").unwrap(), peer, greeting);
                 let asked = async {
@@ -239,7 +237,7 @@ mod tests {
         let line = |id| {
             let request = Request::Work(WorkRequest::Submit(submission(
                 &remote,
-                params_for(&UnitId::chosen("n1abcd1234").unwrap(), &remote, Peer::Current),
+                params_for(&UnitId::chosen("n1abcd1234").unwrap(), &remote, Peer::Meshd),
                 id,
                 None,
             )));
@@ -266,12 +264,9 @@ mod tests {
         let one = |value: &str| vec![("params".to_owned(), value.to_owned())];
         let (asked, fallback) = ("--private-data-dir=${MESHD_RUN_DIR}/a --delete", ("rundir", "/srv/run"));
         let child = [("params", asked), fallback];
-        assert_eq!(params(&child, Peer::Current), one(asked));
-        assert_eq!(params(&child, Peer::Private), one(asked));
-        for peer in [Peer::Repeating, Peer::Earlier, Peer::Receptor] {
-            assert_eq!(params(&child, peer), one("--private-data-dir=/srv/run/a --delete"), "{peer:?}");
-            assert_eq!(params(&[("params", asked)], peer), one(asked), "nothing is known to put there");
-        }
+        assert_eq!(params(&child, Peer::Meshd), one(asked));
+        assert_eq!(params(&child, Peer::Receptor), one("--private-data-dir=/srv/run/a --delete"));
+        assert_eq!(params(&[("params", asked)], Peer::Receptor), one(asked), "nothing is known to put there");
     }
 
     #[test]
@@ -292,6 +287,5 @@ mod tests {
             "{one}"
         );
         assert_ne!(one, other);
-        assert_eq!(directory(Peer::Repeating), directory(Peer::Repeating), "it is the same submission");
     }
 }

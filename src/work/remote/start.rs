@@ -1,6 +1,6 @@
 //! The start of a unit on a node that takes all of it at once: the request, its payload and the wish to follow it go out
-//! together, and the line that comes back says that the unit is durable there. Owns how a payload is sent, to older
-//! nodes too. Knows nothing of earlier attempts.
+//! together, and the line that comes back says that the unit is durable there. Owns how a payload is sent, to Go nodes
+//! too. Knows nothing of earlier attempts.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -39,10 +39,11 @@ impl Remotes {
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        let chosen = chosen_id(&entry.id, session.peer);
+        // Its own here, where a node may take that.
+        let chosen = Some(&entry.id).filter(|id| id.is_choosable());
         let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
         // Our kind takes a submission that is repeated for the same unit. Others refuse it, or make a second unit.
-        let repeats = session.peer.repeats() && chosen.is_some_and(is_known);
+        let repeats = session.peer == Peer::Meshd && chosen.is_some_and(is_known);
         if !remote.remote_unit_id.is_empty()
             && !repeats
             && self.is_there(entry, &remote, &mut session).await?
@@ -61,7 +62,7 @@ impl Remotes {
         let params = params_for(&entry.id, &remote, session.peer);
         let signature = self.sign_submission(&remote, &params, chosen, payload)?;
         // A start is refused where its ID was released (docs/protocol.md#start): one that is used again goes in steps.
-        if session.peer.takes_all_at_once() && chosen.is_some() && !self.units.was_released(&entry.id) {
+        if session.peer == Peer::Meshd && chosen.is_some() && !self.units.was_released(&entry.id) {
             let to_follow = self.sign_request(&extra(entry), Verb::Results)?;
             let both = signature.zip(to_follow).map(|(submit, follow)| format!("{submit} {follow}"));
             let request = submission(&remote, params, chosen, both);
@@ -287,15 +288,4 @@ impl Remotes {
 
 pub(super) fn extra(entry: &Arc<Entry>) -> RemoteExtra {
     entry.status().remote().cloned().unwrap_or_default()
-}
-
-/// The ID under which a unit is submitted to a node: its own here, where the node is known, or may be one, to take it.
-fn chosen_id(id: &UnitId, peer: Peer) -> Option<&UnitId> {
-    match peer {
-        Peer::Current | Peer::Private | Peer::Repeating | Peer::Receptor => {
-            Some(id).filter(|id| id.is_choosable())
-        }
-        // It would take it for a parameter.
-        Peer::Earlier => None,
-    }
 }

@@ -231,7 +231,7 @@ fn an_older_nodes_token_is_bound_to_what_it_says_and_to_no_command() {
         BTreeMap::from([(CHOSEN_ID.to_owned(), "a".to_owned()), ("params".to_owned(), "-x".to_owned())]);
     let here = Subject { params: Some(&params), chosen_id: Some("a"), ..Subject::default() };
     let there = Subject { params: Some(&with_id), ..Subject::default() };
-    assert_eq!(Bound::to(&here).params, Bound::to(&there).params);
+    assert_eq!(Bound::to(&here, Timestamp::now()).params, Bound::to(&there, Timestamp::now()).params);
 }
 
 #[test]

@@ -40,41 +40,12 @@ impl NodeDirectory {
     pub async fn take(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let path = node_directory(data_dir, node)?;
         let lock = lock(&path).await?;
-        clear_journal(&path)?;
         Ok(Self { path, _lock: lock })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-/// Builds before the first release kept changes of units in a log of their own for some seconds. One that was not killed
-/// has left zeros.
-///
-/// # Errors
-/// [`OpenError::Journal`] if there are changes that the units' files may lack.
-fn clear_journal(directory: &Path) -> Result<(), OpenError> {
-    let clear = || -> io::Result<Option<PathBuf>> {
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".journal-")) {
-                continue;
-            }
-            let mut head = Vec::new();
-            open_file(&path, OpenOptions::new().read(true))?.take(16).read_to_end(&mut head)?;
-            if head.iter().any(|byte| *byte != 0) {
-                return Ok(Some(path));
-            }
-            fs::remove_file(path)?;
-        }
-        Ok(None)
-    };
-    match clear() {
-        Ok(None) => Ok(()),
-        Ok(Some(log)) => Err(OpenError::Journal(log)),
-        Err(source) => Err(OpenError::Io { what: "read", path: directory.to_owned(), source }),
     }
 }
 

@@ -123,18 +123,3 @@ async fn a_shared_payload_outlives_the_unit_that_drops_it() {
     let read = |dir: &UnitDir| fs::read_to_string(dir.file("stdin")).unwrap();
     assert_eq!((read(&first).as_str(), read(&second).as_str()), ("", "the payload"));
 }
-
-#[tokio::test]
-async fn what_a_journal_of_before_still_holds_is_not_lost() {
-    let temp = tempfile::tempdir().unwrap();
-    let node = NodeId::new("n1").unwrap();
-    let take = || NodeDirectory::take(temp.path(), &node);
-    let log = take().await.unwrap().path().join(".journal-1");
-    fs::write(&log, [7; 4096]).unwrap();
-    let refused = take().await.unwrap_err();
-    assert!(refused.to_string().contains(log.to_str().unwrap()), "{refused}");
-    // As a daemon left it that had brought everything to its files.
-    fs::write(&log, [0; 4096]).unwrap();
-    take().await.unwrap();
-    assert!(!log.exists());
-}

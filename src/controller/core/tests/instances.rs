@@ -67,25 +67,6 @@ fn nothing_is_lost_soon_after_a_start_or_a_time_in_which_nobody_looked() {
 }
 
 #[test]
-fn a_program_of_before_that_does_not_see_an_instance_keeps_it_not() {
-    let mut e1 = execution("e1", 10);
-    let mut sightings = SightingWatch::default();
-    for at in (0..=200).step_by(10) {
-        // It tells the same moment again and again, more or less.
-        e1.seen.get_mut("c1").unwrap().arrived = START + Duration::from_millis(at * 7 % 90);
-        sightings.note(rows(std::slice::from_ref(&e1)), START + secs(at), secs(20));
-    }
-    let judge = |e1: &Instance, sightings: &SightingWatch| {
-        let patience =
-            Patience { sightings: sightings.clone(), now: START + secs(200), lost_after: secs(180) };
-        patience.is_over(e1, None)
-    };
-    assert!(judge(&e1, &sightings));
-    e1.seen.get_mut("c1").unwrap().arrived = START + secs(200);
-    assert!(!judge(&e1, &sightings), "seen since the last look");
-}
-
-#[test]
 fn a_job_may_override_the_time_to_loss() {
     let e1 = execution("e1", 10);
     assert!(patience(&e1, secs(180), 21).is_over(&e1, Some(secs(20))));

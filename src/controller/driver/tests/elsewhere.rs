@@ -75,7 +75,7 @@ impl Dialer for Elsewhere {
         }
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         tokio::spawn(answer(self.0.clone(), theirs));
-        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: crate::stream::Peer::Current }) })
+        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: crate::stream::Peer::Meshd }) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {
@@ -283,8 +283,8 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
-    /// It succeeds, as a program saves it that knows no length and no hash.
-    pub(super) fn end_as_before(&self, job: JobId) {
+    /// It succeeds, and nothing is known of its output.
+    pub(super) fn end_without_output(&self, job: JobId) {
         let (store, evidence) = (&self.site.driver().store, succeeded());
         let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
         self.site.run(store.drive(self.fence.clone(), job, None, ended)).unwrap();

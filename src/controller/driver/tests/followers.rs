@@ -218,7 +218,7 @@ fn a_unit_goes_on_in_the_attempt_that_it_has_copied_last() {
 }
 
 #[test]
-fn of_a_job_that_an_older_program_ended_the_length_alone_decides() {
+fn of_an_end_without_a_hash_the_length_alone_decides() {
     let site = Site::ready(&["e1"]);
     let (elsewhere, other) = (Elsewhere::open(&site), Owner::start(&site));
     let (unit, job) = follow(&site, &other);
@@ -228,7 +228,7 @@ fn of_a_job_that_an_older_program_ended_the_length_alone_decides() {
     elsewhere.has(&["one"]);
     site.pass(seconds(2));
     assert_eq!(state(&site, &unit), UnitState::Running);
-    other.end_as_before(job);
+    other.end_without_output(job);
     let passed = site.until("its end", || state(&site, &unit) == UnitState::Succeeded);
     assert!(passed <= seconds(2), "{passed:?}");
     assert_eq!(site.output(&unit), b"onetwo");

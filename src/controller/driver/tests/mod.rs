@@ -30,7 +30,7 @@ use std::time::Duration;
 use self::fabric::{Fabric, FakeNode, Health, OWN};
 use self::site::Site;
 use crate::controller::core::{ChildEnd, JobState, NodeState, NodeType};
-use crate::controller::options::{Bounds, ControllerOptions, Discovery, OnLoss, OwnRunner, Peers, Timers};
+use crate::controller::options::{Bounds, ControllerOptions, Discovery, OnLoss, Peers, Timers};
 use crate::wire::ServiceName;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -44,7 +44,11 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         store: "sqlite".into(),
         store_password_file: None,
         credentials: None,
-        runner: OwnRunner::WorkType("local".into()),
+        runner: Box::new(crate::work::CommandType::runner(
+            "local",
+            "",
+            crate::work::limits::Limits::default(),
+        )),
         sync_read: Vec::new(),
         project_hosts: Vec::new(),
         run_dir: "/tmp".into(),

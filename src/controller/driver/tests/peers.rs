@@ -34,7 +34,7 @@ impl Dialer for Loop {
                 admitted.serve().await;
             }
         });
-        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: crate::stream::Peer::Current }) })
+        Box::pin(async move { Ok(Dialed { stream: Box::new(ours), peer: crate::stream::Peer::Meshd }) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {

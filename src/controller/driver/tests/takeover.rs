@@ -123,7 +123,7 @@ fn children_that_another_control_node_has_swept_do_not_hold_up_the_lease() {
     let before = site.driver().fence();
     other.take_over();
     for job in jobs {
-        other.end_as_before(job);
+        other.end_without_output(job);
     }
     let passed =
         site.until("a new lease that holds", || site.driver().fence() != before && site.driver().may_act());

@@ -2,13 +2,8 @@
 
 use super::*;
 use crate::controller::core::ClockRecord;
-use crate::controller::store::schema::STEPS;
 
-both![
-    a_clock_far_ahead_is_doubted_until_an_operator_confirms_it,
-    a_step_of_the_clock_times_out_nobody,
-    the_history_of_a_store_of_before_says_what_time_it_was,
-];
+both![a_clock_far_ahead_is_doubted_until_an_operator_confirms_it, a_step_of_the_clock_times_out_nobody,];
 
 /// As if the store had last been used that long ago.
 async fn age(store: &Store, days: i64) {
@@ -59,15 +54,4 @@ async fn a_step_of_the_clock_times_out_nobody(site: Site) {
     }
     assert_eq!(state_at(3620).await, JobState::Pending);
     assert_eq!(state_at(3621).await, JobState::Failed);
-}
-
-async fn the_history_of_a_store_of_before_says_what_time_it_was(site: Site) {
-    let store = Store::open_with(&site.options, &"c1".into(), &STEPS[..2]).await.unwrap();
-    let id = enter(&store, "u1").await;
-    sql(&store, "UPDATE job SET created = created - 1000000000").await;
-    drop(store);
-    let store = site.open().await;
-    let created = store.detail(id).await.unwrap().row.created;
-    let clock = store.look_at_clock().await.unwrap();
-    assert!(clock.is_doubted() && clock.record.latest == created, "{clock:?}");
 }

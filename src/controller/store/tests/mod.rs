@@ -162,12 +162,6 @@ async fn submit(store: &Store, unit: &str) -> JobId {
     store.submit(submission(unit), 1000).await.unwrap().id()
 }
 
-/// A job in the tables of a store of before.
-async fn enter(store: &Store, unit: &str) -> JobId {
-    let new = submission(unit);
-    store.write(move |sql| super::submit::enter(sql, &new)).await.unwrap()
-}
-
 async fn place(store: &Store, by: &Fence) -> Vec<JobId> {
     let passed = store.pass(by.clone(), PassLimits::default()).await.unwrap();
     assert!(!passed.elsewhere);

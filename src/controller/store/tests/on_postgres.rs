@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::controller::store::sql::{Row, Sql, values};
+use crate::controller::store::sql::{Sql, values};
 use crate::controller::store::turn::{self, Lock};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,37 +170,6 @@ async fn a_role_without_a_right_keeps_no_control_node_from_anything() {
     assert_eq!(place(&store, &c1).await.len(), 1);
     let refused = stranger.batch_execute("SELECT 1 FROM meshd.meta FOR UPDATE").await.unwrap_err();
     assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("42501"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_control_node_of_before_makes_no_pass_beside_one_of_today() {
-    let Some(site) = Site::postgres().await else { return };
-    let (here, c1) = site.ready().await;
-    let there = Store::open(&site.options, &"c2".into()).await.unwrap();
-    submit(&here, "u1").await;
-    // It knows no rows, but its own numbers alone.
-    const BEFORE: &str = "SELECT pg_try_advisory_xact_lock(1835335682)::int, \
-        pg_try_advisory_xact_lock(1835335683)::int";
-    let both = |mut row: Row| Ok::<_, Error>((row.take::<i64>()?, row.take::<i64>()?));
-    let held = Held::after(&there, move |sql| {
-        assert_eq!(both(sql.query(BEFORE, &[])?.remove(0))?, (1, 1));
-        Ok(())
-    });
-    let held = held.await;
-    assert!(here.pass(c1.clone(), PassLimits::default()).await.unwrap().elsewhere);
-    let refused = here.change_registry(None, |_, _| Ok(())).await.unwrap_err();
-    assert!(matches!(refused, Error::Away(_)), "it is tried again: {refused}");
-    held.end().await;
-    let held = Held::after(&here, |sql| {
-        turn::lock(sql, Lock::Registry)?;
-        assert!(turn::try_lock(sql, Lock::Pass)?);
-        Ok(())
-    });
-    let held = held.await;
-    let taken = there.read(move |sql| both(sql.query(BEFORE, &[])?.remove(0))).await.unwrap();
-    assert_eq!(taken, (0, 0));
-    held.end().await;
-    assert_eq!(place(&here, &c1).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

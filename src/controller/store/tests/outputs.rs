@@ -2,14 +2,12 @@
 
 use super::*;
 use crate::controller::core::{AttemptNo, OutputEnd};
-use crate::controller::store::schema::STEPS;
 
 both![
     an_end_names_the_output_and_who_has_it,
     an_owner_that_never_got_the_output_does_not_name_its_own,
     the_output_is_lost_with_the_last_complete_copy,
     a_job_stays_while_another_control_node_fetches_its_output,
-    a_store_of_before_goes_on,
 ];
 
 const N: AttemptNo = AttemptNo(1);
@@ -103,60 +101,4 @@ async fn a_job_stays_while_another_control_node_fetches_its_output(site: Site) {
     assert!(refused.to_string().contains("on c2 has not got all of its output yet"), "{refused}");
     store.hold_complete((id, N), "c2".into(), vec!["copy".into()]).await.unwrap();
     store.delete_job(audit("job.delete"), id).await.unwrap();
-}
-
-/// Takes from a store what this step and those after it add: it is as a former program left it.
-async fn undo_steps(store: &Store) {
-    for column in ["attempt DROP COLUMN output_end", "attempt DROP COLUMN output_hash"] {
-        store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
-    }
-    for column in
-        ["attempt DROP COLUMN released_by", "attempt DROP COLUMN sent", "job DROP COLUMN output_lost"]
-    {
-        store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
-    }
-    for column in ["attempt", "complete"] {
-        let statement = format!("ALTER TABLE holder DROP COLUMN {column}");
-        store.write(move |sql| sql.execute(&statement, &[])).await.unwrap();
-    }
-    for column in ["lease DROP COLUMN beat", "lease DROP COLUMN lasts", "seen DROP COLUMN beat"] {
-        store.write(move |sql| sql.execute(&format!("ALTER TABLE {column}"), &[])).await.unwrap();
-    }
-    sql(store, "UPDATE meta SET value = '3' WHERE key = 'schema'").await;
-}
-
-async fn a_store_of_before_goes_on(site: Site) {
-    let (store, c1) = site.ready().await;
-    let (released, ended, active) = (
-        running(&store, &c1, "u1").await,
-        running(&store, &c1, "u2").await,
-        running(&store, &c1, "u3").await,
-    );
-    for (id, unit) in [(released, "u1"), (ended, "u2")] {
-        store.hold(id, "c1".into(), unit.into(), Kept::Output).await.unwrap();
-        store.count(c1.clone(), id, Figures { output_bytes: 70, ..figures_of(1) }).await.unwrap();
-        end(&store, &c1, id, FinalStatus::Successful).await.unwrap();
-    }
-    sweep(&store, &c1, released).await;
-    let pending = submit(&store, "u4").await;
-    undo_steps(&store).await;
-    drop(store);
-    assert!(STEPS.len() >= 4);
-    let store = site.open().await;
-    let detail = store.detail(released).await.unwrap();
-    assert_eq!(detail.output_end(), Some(OutputEnd { bytes: 70, hash: None }));
-    assert!(detail.is_whole(&"c1".into(), "u1", 70) && !detail.is_whole(&"c2".into(), "copy", 69));
-    let detail = store.detail(ended).await.unwrap();
-    assert_eq!(detail.output_end(), None, "its owner has to read it to its end");
-    assert!(detail.job.attempts[0].has_unread_output());
-    let c1 = start(&store, "c1").await;
-    let job = store.drive_to_end(c1.clone(), (ended, N), None, held("u2", END), |_, _| Ok(())).await.unwrap();
-    assert!(!job.job.current().unwrap().has_unread_output());
-    assert_eq!(store.detail(ended).await.unwrap().output_end(), Some(END));
-    succeed(&store, &c1, active, held("u3", END)).await.unwrap();
-    assert_eq!(store.detail(active).await.unwrap().output_end(), Some(END));
-    assert_eq!(store.job(pending).await.unwrap().state, JobState::Pending);
-    place(&store, &c1).await;
-    // Older rows say nothing of their copies: they hold nobody up, and may be complete.
-    store.delete_job(audit("job.delete"), released).await.unwrap();
 }

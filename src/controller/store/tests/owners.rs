@@ -3,18 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::controller::core::{AttemptNo, ChildId, Epoch, Lease, LeaseWatch};
-use crate::controller::store::schema::STEPS;
+use crate::controller::core::{AttemptNo, ChildId, Lease, LeaseWatch};
 
 both![
     a_second_start_fences_the_first,
     a_lost_owner_is_taken_over_and_fenced,
     a_former_owner_sends_nothing,
     nothing_is_taken_from_one_that_lives,
-    a_step_of_the_clock_decides_nothing,
     lost_commits_are_noticed,
-    a_program_of_before_lives_beside_this_one,
-    a_lease_of_a_store_of_before_is_watched_before_it_is_taken,
     onloss_fail_ends_the_jobs,
     an_instance_that_nobody_sees_is_lost_with_its_attempts,
     a_payload_without_a_live_holder_waits,
@@ -120,20 +116,6 @@ async fn nothing_is_taken_from_one_that_lives(site: Site) {
     assert!(accept(&store, &c1, id).await.is_ok());
 }
 
-async fn a_step_of_the_clock_decides_nothing(site: Site) {
-    let (store, c1) = site.ready().await;
-    let c2 = start(&store, "c2").await;
-    for step in
-        ["UPDATE lease SET expires = expires - 3600000", "UPDATE lease SET expires = expires + 7200000"]
-    {
-        sql(&store, step).await;
-        let id = submit(&store, step).await;
-        assert_eq!(place(&store, &c2).await, [id]);
-        assert_eq!(store.job(id).await.unwrap().fence.as_ref(), Some(&c1));
-        store.cancel(None, id).await.unwrap();
-    }
-}
-
 async fn lost_commits_are_noticed(site: Site) {
     let (store, c1) = site.ready().await;
     let mut watch = LeaseWatch::default();
@@ -143,61 +125,6 @@ async fn lost_commits_are_noticed(site: Site) {
     sql(&store, "UPDATE lease SET beat = beat - 1 WHERE node = 'c1'").await;
     let beat = beat().await;
     assert!(watch.note(beat.leases, Time(10_000), &LeaseTimes::default()));
-}
-
-/// As programs of before renew theirs: by their epoch, and with a time alone.
-async fn renewed_as_before(store: &Store, node: &'static str, epoch: i64) -> bool {
-    let renew = "UPDATE lease SET expires = expires + 10000 WHERE node = $1 AND epoch = $2";
-    store.write(move |sql| sql.execute(renew, sql::values![node, epoch])).await.unwrap() == 1
-}
-
-async fn a_program_of_before_lives_beside_this_one(site: Site) {
-    let (store, c1) = site.ready().await;
-    sql(&store, "UPDATE lease SET epoch = 7, beat = 0 WHERE node = 'c2'").await;
-    let mut watch = LeaseWatch::default();
-    for at in (0..100).step_by(10) {
-        beat(&store, &c1, &["c1", "c2"]).await;
-        assert!(renewed_as_before(&store, "c2", 7).await);
-        assert_eq!(look(&mut watch, &store, at).await, []);
-    }
-    // It places a job on either of them.
-    let id = submit(&store, "u1").await;
-    sql(&store, "UPDATE holder SET node = 'c2'").await;
-    assert_eq!(place(&store, &c1).await, [id]);
-    assert_eq!(store.job(id).await.unwrap().fence, Some(Fence { owner: "c2".into(), epoch: Epoch(7) }));
-    for at in (100..=130).step_by(10) {
-        beat(&store, &c1, &[]).await;
-        look(&mut watch, &store, at).await;
-    }
-    let lost = watch.lost(Time(130_000), &LeaseTimes::default());
-    store.take_over(c1.clone(), lost[0].clone(), OnLoss::TakeOver).await.unwrap();
-    assert!(!renewed_as_before(&store, "c2", 7).await);
-    assert_eq!(store.job(id).await.unwrap().fence, Some(c1));
-}
-
-async fn a_lease_of_a_store_of_before_is_watched_before_it_is_taken(site: Site) {
-    let former = Store::open_with(&site.options, &"c1".into(), &STEPS[..3]).await.unwrap();
-    sql(&former, "INSERT INTO lease (node, epoch, expires) VALUES ('c1', 3, 1)").await;
-    let enter = |sql: &mut dyn sql::Sql| {
-        let into = "INSERT INTO job (id, kind, class, name, state, priority, header, terms, labels, impact, forks, \
-                    launched_by, controller_node, attempt, epoch, cancel_requested, explanation, events, \
-                    output_bytes, created, pending_since) VALUES (1, 'job', 'execution', '', 'pending', 0, '{}', \
-                    $1, '{}', 1, 1, 'unix:0', 'c1', 0, 3, 0, '', 0, 0, 1, 1)";
-        sql.execute(into, sql::values![sql::to_json(&Terms::default())])
-    };
-    former.write(enter).await.unwrap();
-    drop(former);
-    let store = site.open().await;
-    let c2 = start(&store, "c2").await;
-    let mut watch = LeaseWatch::default();
-    for at in [0, 10, 20, 30] {
-        beat(&store, &c2, &[]).await;
-        assert_eq!(look(&mut watch, &store, at).await, [], "whatever its time says");
-    }
-    beat(&store, &c2, &[]).await;
-    let lost = look(&mut watch, &store, 40).await;
-    let moved = store.take_over(c2.clone(), lost[0].clone(), OnLoss::TakeOver).await.unwrap();
-    assert_eq!(moved, [(JobId(1), c2)]);
 }
 
 async fn onloss_fail_ends_the_jobs(site: Site) {

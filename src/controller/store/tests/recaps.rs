@@ -2,13 +2,10 @@
 
 use super::*;
 use crate::controller::core::{AttemptNo, Ending};
-use crate::controller::store::schema::STEPS;
-use crate::controller::stream::MOST_HOSTS;
 
 both![
     a_recap_replaces_the_one_before_and_is_read_by_pages,
     a_job_that_is_refused_again_and_again_keeps_its_latest_attempts,
-    the_recaps_of_a_store_of_before_are_bounded,
     old_requests_leave_the_audit,
 ];
 
@@ -67,31 +64,6 @@ async fn a_job_that_is_refused_again_and_again_keeps_its_latest_attempts(site: S
     assert_eq!(kept, (11..=31).collect::<Vec<_>>());
     assert_eq!(job.attempts[0].ending(), Some(Ending::NotAccepted));
     assert_eq!(number(&store, "SELECT count(*) FROM attempt").await, 21);
-}
-
-async fn the_recaps_of_a_store_of_before_are_bounded(site: Site) {
-    let store = Store::open_with(&site.options, &"c1".into(), &STEPS[..1]).await.unwrap();
-    let ids = [enter(&store, "u1").await, enter(&store, "u2").await];
-    // Of the first job 10,200 hosts are kept, of which the last 100 failed; of the second one a few.
-    for hosts in [
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10200) \
-         INSERT INTO stat SELECT 1, 'h' || CAST(i AS TEXT), 1, 0, CASE WHEN i > 10100 THEN 1 ELSE 0 END, 0, 0, 0, 0 \
-         FROM n",
-        "INSERT INTO stat VALUES (2, 'a', 1, 0, 0, 0, 0, 0, 0), (2, 'b', 1, 0, 0, 1, 0, 0, 0)",
-    ] {
-        sql(&store, hosts).await;
-    }
-    drop(store);
-    let store = site.open().await;
-    let page = store.recap(ids[0], 0, 101).await.unwrap();
-    let counts = RecapCounts { hosts: 10_200, failed: 100, unreachable: 0, left_out: 0 };
-    assert_eq!((page.counts, page.kept), (Some(counts), MOST_HOSTS as u64));
-    assert_eq!(page.hosts.iter().filter(|(_, stats)| stats.failures > 0 || stats.dark > 0).count(), 100);
-    assert_eq!(store.failed_hosts(ids[0]).await.unwrap().1.len(), 100);
-    // What an older program writes beside this one has rows alone, too.
-    let page = store.recap(ids[1], 0, 9).await.unwrap();
-    let counts = RecapCounts { hosts: 2, failed: 0, unreachable: 1, left_out: 0 };
-    assert_eq!((page.counts, names(&page)), (Some(counts), vec!["b", "a"]));
 }
 
 async fn old_requests_leave_the_audit(site: Site) {
