@@ -1,6 +1,6 @@
 """What becomes of jobs when something around them fails, one failure each, with one control node.
 
-The table in docs/controller.md has the words, this one the tests of each failure, here unless a file is named. All of them
+The table in docs/controller-failures.md has the words, this one the tests of each failure, here unless a file is named. All of them
 at once, in any order: `test_controller_faults.py`, with one control node or two.
 
     control node restarts         test_controller.py: test_a_killed_control_node_goes_on_where_it_was;

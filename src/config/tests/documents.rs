@@ -34,6 +34,7 @@ fn the_reference_page_is_what_the_declarations_say() {
 const REFERENCE_HEAD: &str = "\
 # Configuration
 
+*For operators of a mesh, operators of a controller and AWX administrators.*
 Every directive and parameter of `meshd`. This page is generated from the declarations in `src/config/directives`;
 a test compares them, and `MESHD_WRITE_REFERENCE=1 cargo test --lib config` writes it again.
 

@@ -15,7 +15,7 @@ const ENDED = ["successful", "failed", "error", "canceled"];
 const PAGE = 50;
 // Bytes of an output that are read.
 const LARGE = 16 << 20;
-// What the codes of an explanation mean; docs/controller.md has what to do.
+// What the codes of an explanation mean; docs/jobs.md has what to do.
 const WHY = {
   capacity: "not enough capacity is left", disabled: "disabled by an operator", draining: "being removed",
   not_ready: "not ready", unreachable: "out of reach", no_type: "has no work type ansible-runner",
