@@ -1,4 +1,5 @@
-"""The pages in docs/, README.md and CONTRIBUTING.md name only files, tests and functions that exist.
+"""The pages in docs/ and those beside README.md name only files, sections, tests and functions that exist; the index has
+every page, and each page says whom it is for.
 
 It starts nothing. `…` at the end of a name stands for the rest of it.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: A source file, by its path or by the end of its path.
 FILE = re.compile(r"(?<![\w/.*$-])((?:\.{1,2}/)*[\w./-]+\.(?:rs|py|yml|md|service|toml))\b(?!\()")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 #: Names of tests and functions (with an underscore) in backquotes, with or without their module.
 NAME = re.compile(r"`((?:\w+::)*[a-z]\w*_(?:\w+…?|…))(?:\(\))?`")
@@ -54,7 +56,7 @@ def modules():
 
 
 def pages():
-    found = [ROOT / path for path in tracked() if re.fullmatch(r"docs/.*\.md|README\.md|CONTRIBUTING\.md", path)]
+    found = [ROOT / path for path in tracked() if re.fullmatch(r"(docs/.*|README|CHANGELOG|CONTRIBUTING|MAINTAINERS|SECURITY)\.md", path)]
     assert len(found) > 10
     return found
 
@@ -63,6 +65,18 @@ def is_file(page, mention):
     if mention in NOT_HERE or (page.parent / mention).exists() or (ROOT / mention).exists():
         return True
     return any(path == mention or path.endswith("/" + mention) for path in tracked())
+
+
+@functools.cache
+def anchors(page):
+    """The anchors of a page's headings, as forges make them, and those that it sets itself."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    found = set(re.findall(r'<a id="([^"]+)"', text))
+    for heading in re.findall(r"^#+ (.+)$", text, re.M):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found.add(next(name for name in [slug, *(f"{slug}-{n}" for n in range(1, 99))] if name not in found))
+    return found
 
 
 def is_name(name):
@@ -79,6 +93,7 @@ def test_the_check_can_fail():
     assert is_file(page, "src/lib.rs") and not is_file(page, "src/no_such_file.rs")
     assert is_name("test_the_check_can_f…") and not is_name("no_such_" + "test_at_all")
     assert not is_name("no_such_" + "room::main")
+    assert {"links", "handshake"} <= anchors(page) and "no-such-section" not in anchors(page)
 
 
 def test_files_that_a_page_mentions_exist():
@@ -103,12 +118,77 @@ def test_names_that_a_page_mentions_exist():
     assert not wrong, "\n".join(wrong)
 
 
-def test_pages_that_the_code_mentions_exist():
+def test_sections_that_a_page_mentions_exist():
     wrong = [
-        f"{path}: {page}"
-        for path in tracked()
-        if path.endswith((".rs", ".py", ".toml", ".yml", ".service"))
-        for page in re.findall(r"\bdocs/[\w/-]+\.md", (ROOT / path).read_text())
-        if not (ROOT / page).is_file()
+        f"{page.relative_to(ROOT)}:{number}: {file}#{anchor}"
+        for page in pages()
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for file, anchor in ANCHOR.findall(line)
+        if not file.startswith("http") and anchor not in anchors((page.parent / file).resolve() if file else page)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_pages_that_the_code_mentions_exist():
+    wrong = [
+        f"{path}: {page}{section}"
+        for path in tracked()
+        if path.endswith((".rs", ".py", ".js", ".toml", ".yml", ".service"))
+        for page, section in re.findall(r"\b(docs/[\w/-]+\.md)(#[\w-]+)?", (ROOT / path).read_text())
+        if not (ROOT / page).is_file() or section and section[1:] not in anchors(ROOT / page)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def index():
+    """Of docs/README.md: readers with the pages that they read, in order, and the pages that it lists."""
+    first, second = (ROOT / "docs" / "README.md").read_text().split("\n## All pages\n")
+    readers = {reader: LINK.findall(order) for reader, order in re.findall(r"^\| \*\*(.+?)\*\* \|.*\| (.+) \|$", first, re.M)}
+    return readers, [LINK.findall(row)[0] for row in re.findall(r"^\| (\[.+?) \|", second, re.M)]
+
+
+def test_the_index_lists_every_page_once():
+    _, listed = index()
+    there = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"]
+    assert sorted(listed) == sorted([*there, "adr/README.md"])
+    decisions = set(LINK.findall((ROOT / "docs" / "adr" / "README.md").read_text()))
+    assert {path.name for path in (ROOT / "docs" / "adr").glob("0*.md")} <= decisions
+
+
+def test_each_page_says_whom_it_is_for_and_is_in_their_reading():
+    readers, listed = index()
+    assert len(readers) > 3 and all(readers.values())
+    wrong = []
+    for page in listed:
+        line = (ROOT / "docs" / page).read_text().splitlines()[2]
+        told = re.fullmatch(r"\*For (.+)\.\*", line)
+        if page != "adr/README.md" and (not told or set(re.split(", | and ", told[1])) != {one for one in readers if page in readers[one]}):
+            wrong.append(f"docs/{page}: {line}")
+    assert not wrong, "\n".join(wrong)
+
+
+def matrix():
+    """The rows of docs/compatibility.md: what, its version, what was tried, what shows it."""
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    rows = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\| (?!with)(.*) \|$", page, re.M)]
+    assert len(rows) > 20 and {len(row) for row in rows} == {4}
+    return rows
+
+
+def test_each_line_of_the_matrix_names_a_test_or_says_that_there_is_none():
+    shown = [(row, re.findall(r"`(tests/\S+\.py)`", row[3])) for row in matrix()]
+    assert not [row for row, tests in shown if not tests and not re.fullmatch(r"\*by hand\*, [\d-]+|\*by reading\*", row[3])]
+    assert not [test for _, tests in shown for test in tests if not (ROOT / test).is_file()]
+
+
+def test_the_matrix_names_the_versions_that_the_tests_have():
+    pinned = (ROOT / "tests" / "requirements.txt").read_text()
+    named = {}
+    for what, version, *_ in matrix():
+        named.setdefault(what, version)
+    for package in ("ansible-core", "ansible-runner", "receptorctl"):
+        assert re.search(rf"^{package}==(.+)$", pinned, re.M)[1] in named[package]
+    assert re.search(r"^old_client=(.+)$", (ROOT / "tests" / "run").read_text(), re.M)[1] in named["receptorctl"]
+    assert re.search(r"k8s\.io/kubernetes v(\S+)", (ROOT / "tests/kubernetes/go.mod").read_text())[1] == named["Kubernetes"]
+    version = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
+    assert named["meshd"] == version and f"meshd {version}" in (ROOT / "docs" / "compatibility.md").read_text()
