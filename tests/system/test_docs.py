@@ -9,6 +9,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 #: A source file, by its path or by the end of its path.
 FILE = re.compile(r"(?<![\w/.*$-])((?:\.{1,2}/)*[\w./-]+\.(?:rs|py|yml|md|service|toml))\b(?!\()")
@@ -192,3 +194,19 @@ def test_the_matrix_names_the_versions_that_the_tests_have():
     assert re.search(r"k8s\.io/kubernetes v(\S+)", (ROOT / "tests/kubernetes/go.mod").read_text())[1] == named["Kubernetes"]
     version = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
     assert named["meshd"] == version and f"meshd {version}" in (ROOT / "docs" / "compatibility.md").read_text()
+
+
+def test_the_workflow_runs_what_every_change_must_pass_and_builds_the_packages():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    commands = [step["run"].split()[0] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert {".ci/run", "packaging/build"} <= set(commands)
+    assert all((ROOT / command).is_file() for command in commands if "/" in command)
+
+
+def test_an_issue_about_a_fault_asks_for_what_the_doctor_says_and_keeps_holes_private():
+    for template in sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")):
+        asked = yaml.safe_load(template.read_text())
+        assert asked["name"] and asked["description"], template
+        labels = [field["attributes"]["label"] for field in asked["body"] if field["type"] != "markdown"]
+        assert any("`meshctl doctor --json`" in label for label in labels), template
+    assert "SECURITY.md" in (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text()
