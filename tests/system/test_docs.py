@@ -196,6 +196,12 @@ def test_the_matrix_names_the_versions_that_the_tests_have():
     assert named["meshd"] == version and f"meshd {version}" in (ROOT / "docs" / "compatibility.md").read_text()
 
 
+def test_the_version_of_this_program_has_a_date_in_the_changelog():
+    version = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
+    released = re.findall(r"^## \[(\d.*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert released[0] == version
+
+
 def test_the_workflow_runs_what_every_change_must_pass_and_builds_the_packages():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     commands = [step["run"].split()[0] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
