@@ -27,7 +27,7 @@ const COMMON_NAME: &str = "netceptor-insecure-common-name";
 pub enum Peer {
     /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
     Receptor,
-    /// A node of ours: many streams on a connection, and all that docs/protocol.md#differences says of `meshd/1`.
+    /// A node of ours: many streams on a connection, and all that docs/protocol.md#between-meshd-nodes says of `meshd/1`.
     Meshd,
 }
 
