@@ -4,7 +4,6 @@ use super::*;
 
 const TIMES: LeaseTimes = LeaseTimes { heartbeat: secs(10), owner_lost_after: secs(30) };
 
-
 /// The store, with a clock that is set at will, and the clocks of the control nodes, which are not.
 struct Store {
     leases: Vec<Lease>,
