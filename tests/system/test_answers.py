@@ -117,7 +117,7 @@ def instances(say):
     say.ask("set", "instance.set", name="absent", capacity_adjustment=0.25, managed_by_policy=False)
     say.ask("health", "instance.health", name="absent")
     say.ask("ping with instances", "ping")
-    say.ask("removed", "instance.remove", name="absent", drain=True)
+    say.ask("removed", "instance.remove", name="absent")
     say.ask("dead", "instance.remove", name="far", dead=True)
     say.ask("alive", "instance.remove", name="control", dead=True)
     say.ask("no instance", "instance.get", name="nobody")

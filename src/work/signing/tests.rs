@@ -210,22 +210,7 @@ fn files_with_other_keys_are_named() {
 }
 
 #[test]
-fn an_older_nodes_token_is_bound_to_what_it_says_and_to_no_command() {
-    let keys = Keys::new(KeyKind::Rsa(2048));
-    let verifier = keys.verifier();
-    let token = |jti: &str, work: Value| {
-        keys.token(Algorithm::RS512, &json!({"exp": now() + 60, "aud": ["here"], "jti": jti, "work": work}))
-    };
-    for (jti, verb) in [("1", Verb::Cancel), ("2", Verb::Release), ("3", Verb::Results)] {
-        let about = Subject { verb, unit: Some("a"), ..Subject::default() };
-        assert_eq!(verifier.verify(&token(jti, json!({"unit": "a"})), &about), Ok(None));
-    }
-    let other = Subject { verb: Verb::Cancel, unit: Some("b"), ..Subject::default() };
-    assert_eq!(
-        verifier.verify(&token("4", json!({"unit": "a"})), &other),
-        Err(SignatureError::OtherWork("unit"))
-    );
-    // It counts the ID of the unit among the parameters.
+fn the_unit_that_a_submitter_chose_is_bound_as_its_parameters_are() {
     let params = BTreeMap::from([("params".to_owned(), "-x".to_owned())]);
     let with_id =
         BTreeMap::from([(CHOSEN_ID.to_owned(), "a".to_owned()), ("params".to_owned(), "-x".to_owned())]);

@@ -32,7 +32,7 @@ fn a_hybrid_control_node_runs_jobs_itself() {
     let (_, job) = site.submit(json!({"forks": 3}));
     let child = site.running(job);
     let request = site.fabric.look(|units| units.there[&child].request.clone());
-    assert_eq!((request.node.as_str(), request.work_type.as_str()), (OWN, "local"));
+    assert_eq!((request.node.as_str(), request.work_type.as_str()), (OWN, "controller-runner"));
     assert!(!request.signed && request.tls.is_none());
     let row = site.job(job).row;
     assert_eq!(row.controller_node, row.execution_node);
@@ -150,7 +150,7 @@ fn a_drained_node_ends_its_jobs_takes_none_and_goes() {
     let (_, job) = site.submit(json!({}));
     let child = site.running(job);
     let node = site.fabric.look(|units| units.there[&child].node.clone());
-    site.operate(json!({"op": "instance.remove", "name": node, "drain": true}));
+    site.operate(json!({"op": "instance.remove", "name": node}));
     let (_, other) = site.submit(json!({}));
     let there = site.running(other);
     assert_ne!(site.fabric.look(|units| units.there[&there].node.clone()), node);
