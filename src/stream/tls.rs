@@ -217,29 +217,42 @@ impl ServerCertVerifier for FixedName {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn nothing_is_taken_before_the_handshake() {
-        let local = "127.0.0.1:0".parse().unwrap();
-        let listener = quinn::Endpoint::server(server().unwrap(), local).unwrap();
-        let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(async move {
-            let mut connections = Vec::new();
-            while let Some(incoming) = listener.accept().await {
-                connections.push(incoming.await.unwrap());
-            }
-        });
-        // A dialer that keeps tickets, if it gets any, and would like to send early.
+    /// What a dialer begins with that takes any certificate.
+    fn trusting() -> rustls::ClientConfig {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider.clone())
+        rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(FixedName { provider }))
-            .with_no_client_auth();
-        config.enable_early_data = true;
-        let config = client_config(config, true).unwrap();
-        let mut dialer = quinn::Endpoint::client(local).unwrap();
+            .with_no_client_auth()
+    }
+
+    /// Where whoever connects is taken; ends with the test.
+    fn listening() -> std::net::SocketAddr {
+        let listener = quinn::Endpoint::server(server().unwrap(), "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut connections = Vec::new();
+            while let Some(incoming) = listener.accept().await {
+                connections.push(incoming.await);
+            }
+        });
+        address
+    }
+
+    fn dialer(config: ClientConfig) -> quinn::Endpoint {
+        let mut dialer = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         dialer.set_default_client_config(config);
+        dialer
+    }
+
+    #[tokio::test]
+    async fn nothing_is_taken_before_the_handshake() {
+        let address = listening();
+        // A dialer that keeps tickets, if it gets any, and would like to send early.
+        let config = rustls::ClientConfig { enable_early_data: true, ..trusting() };
+        let dialer = dialer(client_config(config, true).unwrap());
         for _ in 0..2 {
             let connecting = dialer.connect(address, "netceptor").unwrap();
             let Err(connecting) = connecting.into_0rtt() else { panic!("it may send early") };
@@ -250,6 +263,21 @@ mod tests {
             sends.finish().unwrap();
             sends.stopped().await.unwrap();
         }
-        serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_later_version_agrees_down_to_ours_and_one_that_speaks_nothing_older_is_refused() {
+        let address = listening();
+        for (offered, agreed) in [
+            (&["meshd/2", "meshd/1", "netceptor"][..], Some(Peer::Meshd)),
+            (&["meshd/2", "netceptor"], Some(Peer::Receptor)),
+            (&["meshd/2"], None),
+        ] {
+            let names = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let config = rustls::ClientConfig { alpn_protocols: names, ..trusting() };
+            let dialer = dialer(ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap())));
+            let connected = dialer.connect(address, "netceptor").unwrap().await;
+            assert_eq!(connected.ok().as_ref().map(Peer::of), agreed, "{offered:?}");
+        }
     }
 }
