@@ -15,7 +15,8 @@ import pytest
 import booted
 import conftest
 import hosts as harness
-from mesh import BINARIES, MESHCTL, ROOT, VENV, environment, until
+from collection import Collection
+from mesh import MESHCTL, environment, until
 
 pytestmark = pytest.mark.skipif(not harness.are_possible(), reason="needs root and namespaces")
 
@@ -188,6 +189,7 @@ def test_what_ends_soon_is_renewed_and_brought_to_its_hosts(world, tmp_path):
     assert [one["node"] for one in renewed] == nodes
     assert expiring(control, "/etc/meshd/tls/node.crt")[1] != own[1]
     assert control.mode("/home/soon") == ("0o700", 0, 0) and control.mode("/home/soon/h1.tar") == ("0o600", 0, 0)
+    collection = Collection(tmp_path / "collections")
     # Into trees, by the real Ansible, in three batches; `idle` is a host of the inventory that has no bundle.
     hosts = {name: {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable,
                     "meshctl_options": ["--root", str(tmp_path / name)]} for name in (*nodes[1:], "idle")}
@@ -195,13 +197,9 @@ def test_what_ends_soon_is_renewed_and_brought_to_its_hosts(world, tmp_path):
     (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": hosts}}))
 
     def play(*more):
-        command = ["ansible-playbook", "--diff", "-vv", "--forks", "10", "-i", tmp_path / "inventory.json",
-                   ROOT / "packaging/ansible/renew.yml", "-e", f"bundles={control.file('/home/soon')}", "-e", "at_once=5", *more]
-        path = {"PATH": f"{BINARIES}:{VENV / 'bin'}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_PIPELINING": "1",
-                "TMPDIR": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(**path), timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        words = ["--diff", "-vv", "--forks", "10", "-i", tmp_path / "inventory.json", "meshd.meshd.renew"]
+        variables = ["-e", f"bundles={control.file('/home/soon')}", "-e", "at_once=5"]
+        return collection.done("ansible-playbook", *words, *variables, *more, TMPDIR=str(tmp_path))
 
     printed = play()
     assert printed.count("\nPLAY [Renew") == 3, printed
