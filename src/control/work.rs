@@ -31,12 +31,16 @@ pub(super) async fn execute(
 ) -> io::Result<Next> {
     let answer = match request {
         WorkRequest::Submit(request) if request.at_once => {
-            return start(context, channel, peer, request, stop).await;
+            let begun = begin(context, channel, peer, request).await;
+            return stream(channel, begun, stop).await;
         }
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
         WorkRequest::Adopt(what) => adopt(context, peer, what).await,
         WorkRequest::Results(what) => return results(context, channel, peer, what, stop).await,
-        WorkRequest::Follow(what) => return follow(context, channel, peer, what, stop).await,
+        WorkRequest::Follow(Follow { unit, start, signature, .. }) => {
+            let frames = Frames::open(&context.work, &unit, start, &peer.caller(signature)).await;
+            return stream(channel, frames.map(|frames| (unit, frames)).map_err(Broken::Unit), stop).await;
+        }
         WorkRequest::List { unit } => match context.work.listing(unit.as_deref(), &peer.caller(None)).await {
             Ok(listing) => return list(channel, listing).await,
             Err(error) => Err(error.into()),
@@ -111,21 +115,6 @@ async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result
     Ok(json!({"unitid": id, "result": "Adopted"}))
 }
 
-/// How our own nodes follow a unit: output and status over one connection.
-async fn follow(
-    context: &Context,
-    channel: &mut Channel,
-    peer: &Peer,
-    what: Follow,
-    stop: &Stop,
-) -> io::Result<Next> {
-    let Follow { unit, start, signature, .. } = what;
-    match Frames::open(&context.work, &unit, start, &peer.caller(signature)).await {
-        Ok(frames) => stop.or_streamed(tell(channel, &unit, frames)).await,
-        Err(error) => refuse(channel, &error).await.map(|_| Next::Close),
-    }
-}
-
 /// Sends frames until the unit is final or the follower is gone.
 async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Result<Next> {
     channel.send(format!("{ANSWER}{unit}\n")).await?;
@@ -146,17 +135,15 @@ async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Resu
     }
 }
 
-/// Starts a unit for another of our nodes in one exchange. The connection ends with the answer, as what stands behind a
-/// line that is refused is payload and no command.
-async fn start(
-    context: &Context,
+/// Tells one of our own nodes of a unit that it follows, or has just started: output and status over one connection, which
+/// ends with the answer, as what stands behind a line that is refused may be payload and no command.
+async fn stream(
     channel: &mut Channel,
-    peer: &Peer,
-    request: SubmitRequest,
+    opened: Result<(String, Frames), Broken>,
     stop: &Stop,
 ) -> io::Result<Next> {
-    match begin(context, channel, peer, request).await {
-        Ok((id, frames)) => stop.or_streamed(tell(channel, &id, frames)).await,
+    match opened {
+        Ok((unit, frames)) => stop.or_streamed(tell(channel, &unit, frames)).await,
         Err(Broken::Unit(error)) => refuse(channel, &error).await.map(|_| Next::Close),
         Err(Broken::Client { error, .. }) => Err(error),
     }
