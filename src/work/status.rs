@@ -244,16 +244,15 @@ struct Written<'a> {
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
-        let (submitter, asked, exit_code, verify_signature, max_stdout) = (None, None, None, false, None);
         Self {
             life: Life::new(),
             work_type: work_type.into(),
             extra,
-            submitter,
-            asked,
-            exit_code,
-            verify_signature,
-            max_stdout,
+            submitter: None,
+            asked: None,
+            exit_code: None,
+            verify_signature: false,
+            max_stdout: None,
             refused: false,
         }
     }
@@ -275,17 +274,8 @@ impl Status {
             // Detail is its node's, which speaks of what comes there.
             life.awaits_payload = false;
         }
-        Ok(Self {
-            life,
-            work_type,
-            extra,
-            submitter,
-            asked,
-            exit_code,
-            verify_signature,
-            max_stdout,
-            refused,
-        })
+        let new = Self::new(work_type, extra);
+        Ok(Self { life, submitter, asked, exit_code, verify_signature, max_stdout, refused, ..new })
     }
 
     /// The file's content: one line of JSON.
