@@ -19,6 +19,7 @@ use super::terminal::{self, Colours};
 use super::{
     exit::{Exit, Failure},
     output::Output,
+    readable,
 };
 use crate::tls::{
     Facts, Names,
@@ -128,7 +129,7 @@ pub(super) struct MakeRequest {
     #[arg(long, value_name = "FILE")]
     outreq: PathBuf,
     /// Private key file to use
-    #[arg(long, value_name = "FILE", conflicts_with = "outkey", required_unless_present = "outkey")]
+    #[arg(long, value_name = "FILE", conflicts_with = "outkey", required_unless_present = "outkey", value_parser = readable())]
     inkey: Option<PathBuf>,
     /// Private key file to make and write
     #[arg(long, value_name = "FILE")]
@@ -138,13 +139,13 @@ pub(super) struct MakeRequest {
 #[derive(Debug, Args)]
 pub(super) struct SignRequest {
     /// Request file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = readable())]
     req: PathBuf,
     /// Certificate file of the authority
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = readable())]
     cacert: PathBuf,
     /// Private key file of the authority
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = readable())]
     cakey: PathBuf,
     #[command(flatten)]
     validity: Validity,
@@ -159,7 +160,7 @@ pub(super) struct SignRequest {
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Certificate files
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = readable())]
     files: Vec<PathBuf>,
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use super::readable;
 use crate::config::unknown_to_receptor;
 
 #[derive(Debug, Args)]
@@ -15,7 +16,7 @@ pub(super) struct Config {
     #[arg(long = "for", value_name = "PROGRAM")]
     program: Program,
     /// A file, or a directory of files
-    #[arg(default_value = "/etc/receptor/receptor.conf")]
+    #[arg(default_value = "/etc/receptor/receptor.conf", value_parser = readable())]
     path: PathBuf,
 }
 

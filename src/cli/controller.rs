@@ -10,6 +10,7 @@ use super::Context;
 use super::exit::{Exit, Failure};
 use super::operation::{act, list, show};
 use super::output::Output;
+use super::readable;
 use super::table::{self, Column, Layout, above_zero, always, given, telling, wide};
 use super::times::{ago, at};
 use crate::controller::store::{self, POSTGRES_TOOLS};
@@ -110,6 +111,7 @@ pub(super) enum ControllerVerb {
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     /// The backup
+    #[arg(value_parser = readable())]
     file: PathBuf,
     #[command(flatten)]
     own: OwnStore,
@@ -121,7 +123,7 @@ pub(super) struct CopyFlags {
     #[arg(long, value_name = "STORE")]
     to: String,
     /// File with the password for it, as `storepasswordfile`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = readable())]
     password_file: Option<PathBuf>,
     #[command(flatten)]
     own: OwnStore,
@@ -131,18 +133,12 @@ pub(super) struct CopyFlags {
 #[derive(Debug, Args)]
 struct OwnStore {
     /// Configuration of the node, a file or a directory, which says where its store is
-    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d")]
+    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d", value_parser = readable())]
     config: PathBuf,
 }
 
 impl OwnStore {
     fn read(&self, node_store: NodeStore) -> Result<store::Options, Failure> {
-        let config = self.config.display();
-        std::fs::metadata(&self.config).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read {config}: {error}: give the node's configuration by --config"
-            ))
-        })?;
         node_store(&self.config).map_err(failed)
     }
 }
@@ -161,7 +157,11 @@ impl CopyFlags {
         let from = self.own.read(node_store)?;
         let to = store::Options::parse(&self.to, self.password_file.clone(), Path::new(""));
         let to = to.map_err(|error| Failure::usage(format!("--to: {error}")))?;
-        output.note("Copying: of PostgreSQL it is watched first for half a minute whether a control node works with it");
+        if from.is_shared() || to.is_shared() {
+            output.note(
+                "Copying: for half a minute it is watched whether a control node works with PostgreSQL",
+            );
+        }
         let copied = store::copy_store(&from, &to).await;
         let jobs = copied.map_err(|error| failed(format!("not copied into {}: {error}", self.to)))?;
         output.answer(&json!({"copied": self.to, "jobs": jobs}), || {

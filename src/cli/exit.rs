@@ -44,7 +44,7 @@ exits! {
     ReloadNeedsRestart = 3, "reload: an item changed that needs a restart; nothing was changed";
     ReloadUnreadable = 4, "reload: the configuration does not parse; nothing was changed";
     ReloadFailed = 5, "reload: failed for another reason";
-    Usage = 64, "wrong usage";
+    Usage = 64, "wrong usage, or what was named cannot be read";
     Unreachable = 69, "no node at the socket, or it stopped answering, or a job's output cannot be had";
     SubmitFailed = 101, "work submit, job run and job submit: the job was not accepted";
     Interrupted = 130, "interrupted by Ctrl-C or a termination signal";

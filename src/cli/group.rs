@@ -9,6 +9,7 @@ use super::Context;
 use super::completion::{groups, instances};
 use super::exit::{Exit, Failure};
 use super::operation::{act, each, list, show};
+use super::readable;
 use super::table::{self, Column, Layout, above_zero, alone, always, given, of_lists, telling, wide, yes};
 use crate::rpc::operation::{self, ByName, Nothing};
 use crate::rpc::report::controller::{GroupReport, MemberReport};
@@ -114,7 +115,7 @@ pub(super) struct GroupSettings {
     #[arg(long)]
     namespace: Option<String>,
     /// What the pods have beside or instead of the default, in YAML or JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = readable())]
     pod: Option<PathBuf>,
     /// Credential of the registry of their images
     #[arg(long, value_name = "CREDENTIAL")]

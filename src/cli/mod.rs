@@ -41,9 +41,11 @@ mod work;
 
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
+use std::path::PathBuf;
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::error::ContextKind;
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::rpc::Client;
@@ -158,6 +160,14 @@ pub(crate) struct NodeFiles {
     pub examine: doctor::ExamineFiles,
 }
 
+/// Reads the path of something that must be there. What cannot be looked at is the command line's fault.
+fn readable() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match std::fs::metadata(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(format!("cannot read it: {error}")),
+    })
+}
+
 /// The grammar of meshctl's command line: for its manual.
 pub fn command_line() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
@@ -186,8 +196,14 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// The error, in which Rust's words for what is no number are ours.
-fn in_plain_words(error: clap::Error) -> clap::Error {
+/// The error, in which Rust's words for what is no number are ours, and who looks for the nodes is told where they are.
+fn in_plain_words(mut error: clap::Error) -> clap::Error {
+    let is_nodes = |word: &ContextValue| ["list", "nodes", "instances"].contains(&word.to_string().as_str());
+    if error.get(ContextKind::InvalidSubcommand).is_some_and(is_nodes) {
+        let text =
+            "`meshctl status` shows the nodes of the mesh, `meshctl instance list` those that run jobs";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![text.into()]));
+    }
     let number = error.source().and_then(|source| source.downcast_ref::<ParseIntError>());
     let is_none =
         number.is_some_and(|it| matches!(it.kind(), IntErrorKind::InvalidDigit | IntErrorKind::Empty));
@@ -268,8 +284,8 @@ mod tests {
             "receptorctl --socket s work cancel a b",
             "meshctl cert init --commonname x --bits 2048 --outcert c --outkey k",
             "meshctl cert makereq --commonname x --nodeid a --nodeid b --dnsname h --outreq r --outkey k",
-            "meshctl cert signreq --req r --cacert c --cakey k --outcert o --verify",
-            "meshctl cert verify x --ca c --node a",
+            "meshctl cert signreq --req . --cacert . --cakey . --outcert o --verify",
+            "meshctl cert verify . --ca . --node a",
             "meshctl key generate --type ed25519 --private a --public b",
             "receptorctl --socket s work results u",
         ] {

@@ -10,6 +10,7 @@ use crate::{
     cli::{
         exit::{Exit, Failure},
         output::Output,
+        readable,
     },
     tls::{
         ClientOptions, Role, ServerOptions,
@@ -25,15 +26,16 @@ pub(crate) type NodeProfiles = fn(&Path) -> Result<Profiles, String>;
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     /// Certificate file, the node's certificate first
+    #[arg(value_parser = readable())]
     file: PathBuf,
     /// File of the authorities to trust
-    #[arg(long, value_name = "FILE", required_unless_present = "profile")]
+    #[arg(long, value_name = "FILE", required_unless_present = "profile", value_parser = readable())]
     ca: Option<PathBuf>,
     /// Revocation lists
-    #[arg(long, value_name = "FILE", requires = "ca")]
+    #[arg(long, value_name = "FILE", requires = "ca", value_parser = readable())]
     crl: Option<PathBuf>,
     /// Node configuration, a file or a directory, whose TLS profile shall judge
-    #[arg(long, value_name = "PATH", conflicts_with = "ca", requires = "profile")]
+    #[arg(long, value_name = "PATH", conflicts_with = "ca", requires = "profile", value_parser = readable())]
     config: Option<PathBuf>,
     /// Name of a tls-server, which judges clients, or of a tls-client, which judges servers
     #[arg(long, value_name = "NAME", conflicts_with = "ca", requires = "config")]

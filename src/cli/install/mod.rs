@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use super::readable;
 use super::service::Service;
 use crate::config::Config;
 use crate::join::bundle::Bundle;
@@ -24,6 +25,7 @@ use crate::rpc::report::finding::Severity;
 #[derive(Debug, Args)]
 pub(super) struct Install {
     /// File that `meshctl node add` or `meshctl node renew` made on the control node
+    #[arg(value_parser = readable())]
     bundle: PathBuf,
     /// Only put the files in place, and check them
     #[arg(long)]

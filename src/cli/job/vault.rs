@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::tree::unreadable;
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::readable;
 
 /// The label of a vault that has none.
 const UNLABELLED: &str = "default";
@@ -19,7 +20,7 @@ pub(in crate::cli) struct VaultFlags {
     #[arg(long, value_name = "LABEL@SOURCE")]
     pub vault_id: Vec<String>,
     /// File with the password of the vault, or a program that prints it
-    #[arg(long, alias = "vault-pass-file", value_name = "FILE")]
+    #[arg(long, alias = "vault-pass-file", value_name = "FILE", value_parser = readable())]
     pub vault_password_file: Vec<PathBuf>,
     /// Ask for the password of the vault
     #[arg(long, short = 'J', alias = "ask-vault-password")]

@@ -4,10 +4,7 @@ use std::io::{Cursor, IsTerminal};
 
 use tokio::{fs::File, io::AsyncRead};
 
-use crate::cli::{
-    exit::{Exit, Failure},
-    output::Output,
-};
+use crate::cli::{exit::Failure, output::Output};
 
 /// A payload about to be sent.
 pub(in crate::cli) struct Payload {
@@ -34,12 +31,11 @@ impl Payload {
 
     /// A file, opened before anything is submitted.
     pub(in crate::cli) async fn file(path: &str) -> Result<Self, Failure> {
-        let failed =
-            |error| Failure::new(Exit::Failed, format!("cannot read payload file {path:?}: {error}"));
+        let failed = |error| Failure::usage(format!("cannot read payload file {path:?}: {error}"));
         let file = File::open(path).await.map_err(failed)?;
         let metadata = file.metadata().await.map_err(failed)?;
         if metadata.is_dir() {
-            return Err(Failure::new(Exit::Failed, format!("payload file {path:?} is a directory")));
+            return Err(Failure::usage(format!("payload file {path:?} is a directory")));
         }
         // A file that the kernel makes up has content and no size.
         let size = Some(metadata.len()).filter(|size| metadata.is_file() && *size > 0);
