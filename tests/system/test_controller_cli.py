@@ -144,6 +144,10 @@ def test_exit_codes_are_those_of_the_playbook(real, project):
     assert [json.loads(line)["event"] for line in failures] == ["runner_on_unreachable"]
     text = meshctl(real, "job", "output", last["id"], "--text").stdout
     assert text == module.stdout
+    # As for `ansible b -m ...`
+    module = meshctl(real, "job", "run", "b", "-m", "command", "-a", "false", "-i", "hosts", cwd=project)
+    assert "b | FAILED" in module.stdout and "a | " not in module.stdout, module
+    assert module.returncode == 2 and "failed on e1: the module failed" in module.stderr, module
 
 
 def test_with_json_a_run_prints_its_job_alone(real, project):
@@ -419,13 +423,46 @@ def test_a_shell_can_read_its_script_for_completion(tmp_path, shell):
     assert (done.returncode, done.stderr) == (0, ""), done
 
 
-@pytest.mark.parametrize("place", ["etc", "home", "above", "linked", "module"])
+def test_a_playbook_is_run_where_it_lies(real, project):
+    """A directory of that name makes no runner's of a project, and a playbook below keeps its path."""
+    (project / "project").mkdir()
+    (project / "project" / "site.yml").write_text(SITE.replace("hello", "wrong"))
+    (project / "books").mkdir()
+    (project / "books" / "site.yml").write_text(SITE)
+    for playbook, says in (("site.yml", "hello"), ("books/site.yml", "hello"), ("project/site.yml", "wrong")):
+        done = meshctl(real, "job", "run", playbook, "-i", "hosts", cwd=project)
+        assert done.returncode == 0 and f"{says} world" in done.stdout, done
+
+
+@pytest.mark.parametrize("words", [
+    "job run site.yml -e @missing", "job run site.yml --vault-password-file missing", "job run site.yml --vault-id a@missing",
+    "job run site.yml --private-key missing", "job run site.yml -i missing", "job run -p site.yml missing", "job run missing.yml",
+    "job submit missing", "work submit x -p missing", "work submit x -n -a a=@missing", "group create x --pod missing",
+    "controller restore missing", "controller copy --to sqlite:x --config missing", "install missing", "cert show missing",
+    "cert verify missing --ca missing", "cert signreq --req missing --cacert m --cakey k --outcert o", "config --for receptor missing",
+    "cert makereq --inkey missing --commonname x --nodeid x --outreq r"])
+def test_a_file_that_is_named_and_is_not_there_is_wrong_usage(project, words):
+    done = subprocess.run([str(MESHCTL), "--socket", "none", *words.split()], cwd=project, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 64 and "missing" in done.stderr and "o such file" in done.stderr + "there is no such file" * ("no playbook" in done.stderr), done
+
+
+def test_a_job_with_very_many_files_says_so_before_it_reads_them(project):
+    with (project / "image").open("w") as image:
+        image.truncate(200 << 20)
+    done = subprocess.run([str(MESHCTL), "--socket", "none", "job", "run", "site.yml"], cwd=project, capture_output=True, text=True, env=environment(), timeout=60)
+    assert "meshctl: all 4 files of the directory are sent, 200.0 MiB\n" in done.stderr, done
+
+
+@pytest.mark.parametrize("place", ["etc", "home", "above", "linked", "module", "shared", "below"])
 def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
     home = tmp_path / "homes" / "x"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (home / "work").mkdir(parents=True)
-    for there in (home, home.parent, home / "work"):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for there in (home, home.parent, home / "work", shared):
         (there / "site.yml").write_text(SITE)
     (tmp_path / "link").symlink_to(home)
     run = lambda *words, cwd=elsewhere: subprocess.run(  # noqa: E731
@@ -437,10 +474,15 @@ def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
         "above": (["-p", "site.yml", home.parent], elsewhere, home.parent),
         "linked": ([tmp_path / "link" / "site.yml"], elsewhere, home),
         "module": (["-m", "ping"], home, home),
+        "shared": ([shared / "site.yml"], elsewhere, shared),
+        "below": (["work/site.yml"], home, home),
     }[place]
     done = run(*words, cwd=cwd)
     what = "what the module needs" if place == "module" else "the playbook"
-    assert done.returncode == 64 and f"{root} is no project: put {what} into a directory of its own" in done.stderr, done
+    helps = f"put {what} into a directory of its own"
+    if place == "below":
+        helps = f"go to the playbook's: `cd {home}/work && meshctl job run site.yml`"
+    assert done.returncode == 64 and f"{root} is no project: {helps}" in done.stderr, done
     # A directory below is one, and there is no node.
     assert run(home / "work" / "site.yml").returncode == 69
 

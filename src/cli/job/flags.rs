@@ -1,7 +1,7 @@
 //! The flags of `meshctl job run`. Those that ansible has keep its letters and meaning; which of them become words of
 //! its command line says `ansible`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -10,6 +10,7 @@ use super::ansible::AnsibleFlags;
 use super::chosen::named;
 use crate::cli::completion::{groups, jobs, playbook_paths, playbooks};
 use crate::cli::exit::Failure;
+use crate::cli::readable;
 use crate::controller::core::JobKind;
 use crate::controller::credentials::{CredentialName, Url};
 use crate::controller::header::{Header, Pull};
@@ -19,9 +20,13 @@ const LONGEST_TITLE: usize = 100;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RunFlags {
-    /// Playbook to run; or the directory of -p and -m: with project/ in it a runner's, else the project itself [default: .]
-    #[arg(value_name = "PLAYBOOK|DIR", add = playbook_paths())]
+    /// Playbook to run; with -m the hosts; or the directory of -p and -m: with project/ in it a runner's, else the project
+    /// itself [default: .]
+    #[arg(value_name = "PLAYBOOK|HOSTS|DIR", add = playbook_paths())]
     pub dir: Option<PathBuf>,
+    /// The directory is the project, also with project/ in it: the playbook lies beside that.
+    #[arg(skip)]
+    pub is_project: bool,
     /// Playbook to run, as a path within the project
     #[arg(long, short = 'p', value_name = "FILE", add = playbooks())]
     pub playbook: Option<String>,
@@ -59,7 +64,7 @@ pub(in crate::cli) struct RunFlags {
     #[command(flatten)]
     pub ansible: AnsibleFlags,
     /// Private key for the hosts
-    #[arg(long, alias = "key-file", value_name = "FILE")]
+    #[arg(long, alias = "key-file", value_name = "FILE", value_parser = readable())]
     pub private_key: Option<PathBuf>,
     #[command(flatten)]
     pub placing: Placing,
@@ -76,11 +81,16 @@ pub(in crate::cli) struct RunFlags {
 
 impl RunFlags {
     /// A playbook in the place of the directory is the playbook, and this directory the project, as for
-    /// ansible-playbook; where it lies elsewhere, its own directory is.
+    /// ansible-playbook; where it lies elsewhere, its own directory is. With a module, what is no directory is a pattern, as
+    /// for ansible.
     pub(super) fn settle(&mut self) -> Result<(), Failure> {
         if self.ansible.step {
             let text = "--step asks before each task, and nobody can answer a job: use --start-at-task, --tags or --check";
             return Err(Failure::usage(text));
+        }
+        if self.module.is_some() && self.pattern.is_none() {
+            let hosts = self.dir.take_if(|given| !given.is_dir());
+            self.pattern = hosts.map(|hosts| hosts.to_string_lossy().into_owned());
         }
         let is_said = self.playbook.is_some() || self.module.is_some();
         let Some(given) = self.dir.as_ref().filter(|_| !is_said) else {
@@ -94,21 +104,17 @@ impl RunFlags {
         let Ok(found) = given.canonicalize() else {
             return Err(Failure::usage(format!("there is no playbook {shown}")));
         };
-        let (here, runners) = (PathBuf::from("."), PathBuf::from("./project"));
-        let roots = [(&runners, &here), (&here, &here)];
-        let inside = |(root, dir): (&PathBuf, &PathBuf)| {
-            let rest = found.strip_prefix(root.canonicalize().ok()?).ok()?;
-            Some((dir.clone(), rest.to_str()?.to_owned()))
-        };
-        let beside = || {
-            let name = found.file_name()?.to_str()?.to_owned();
-            Some((found.parent()?.to_owned(), name))
-        };
-        let (dir, playbook) = roots
-            .into_iter()
-            .find_map(inside)
+        let here = PathBuf::from(".");
+        let inside = |root: &str| found.strip_prefix(Path::new(root).canonicalize().ok()?).ok();
+        let of_runner = inside("project");
+        let beside = || Some((found.parent()?.to_owned(), Path::new(found.file_name()?)));
+        let (dir, playbook) = of_runner
+            .or_else(|| inside("."))
+            .map(|playbook| (here, playbook))
             .or_else(beside)
+            .and_then(|(dir, playbook)| Some((dir, playbook.to_str()?.to_owned())))
             .ok_or_else(|| Failure::usage(format!("{shown}: it has no name in UTF-8")))?;
+        self.is_project = of_runner.is_none();
         (self.dir, self.playbook) = (Some(dir), Some(playbook));
         Ok(())
     }

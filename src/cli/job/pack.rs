@@ -1,5 +1,6 @@
 //! Collects a job from a directory and the flags: the keyword arguments of the runner, and its files.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use serde_json::{Map, Value, json};
@@ -16,6 +17,8 @@ use crate::cli::exit::{Exit, Failure};
 const PROJECT: &str = "project";
 const INVENTORY: &str = "inventory";
 const ENV: &str = "env";
+/// The mode of a directory in which all users may write, and remove only what is theirs.
+const SHARED: u32 = 0o1002;
 
 /// Passwords that the user typed.
 #[derive(Default)]
@@ -55,9 +58,9 @@ impl Bundle {
             check_dir(flags, caller("HOME"))?;
         }
         match &flags.dir {
-            Some(dir) => add_dir(&mut tree, dir, is_synced)?,
+            Some(dir) => add_dir(&mut tree, dir, is_synced, flags.is_project)?,
             None if is_synced => {}
-            None => add_dir(&mut tree, Path::new("."), is_synced)?,
+            None => add_dir(&mut tree, Path::new("."), is_synced, false)?,
         }
         if let Some(playbook) = flags.playbook.as_ref().filter(|_| !is_synced) {
             check_playbook(&tree, playbook)?;
@@ -74,7 +77,7 @@ impl Bundle {
             tree.make_file(ENV, "extravars", json!(variables).to_string().into_bytes());
         }
         let mut warnings = ask_nobody(&tree, flags, &variables)?;
-        warnings.extend(tree.omission());
+        warnings.extend(tree.omission().into_iter().chain(tree.bulk()));
         if let Some(path) = &flags.private_key {
             let key = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
             tree.make_file(ENV, "ssh_key", key);
@@ -82,7 +85,7 @@ impl Bundle {
         let is_module = flags.module.is_some();
         let place = RunnerPaths::of(is_module, flags.placing.image.is_some());
         let project = top.join(PROJECT);
-        let project = if project.is_dir() { &project } else { top };
+        let project = if project.is_dir() && !flags.is_project { &project } else { top };
         let project = (!is_synced).then_some(project);
         let settings = AnsibleSettings { caller, project, place, is_module };
         let mut environment = settings.variables();
@@ -153,23 +156,33 @@ fn ask_nobody(tree: &Tree, flags: &RunFlags, given: &Map<String, Value>) -> Resu
     Ok(warnings)
 }
 
-/// All that is in a directory is sent: none whose secrets belong to the host or the user as a whole.
+/// All that is in a directory is sent: none whose secrets belong to the host or the user as a whole, and none that users
+/// share, as /tmp.
 fn check_dir(flags: &RunFlags, home: Option<String>) -> Result<(), Failure> {
+    let Ok(dir) = flags.dir.as_deref().unwrap_or(Path::new(".")).canonicalize() else { return Ok(()) };
     let guarded = ["/etc".to_owned()].into_iter().chain(home);
     let mut guarded = guarded.filter_map(|path| Path::new(&path).canonicalize().ok());
-    match flags.dir.as_deref().unwrap_or(Path::new(".")).canonicalize() {
-        Ok(dir) if guarded.any(|path| path.starts_with(&dir)) => {
-            let what = if flags.module.is_some() { "what the module needs" } else { "the playbook" };
-            let rest = format!("put {what} into a directory of its own, and run it from there");
-            Err(Failure::usage(format!("{} is no project: {rest}", dir.display())))
-        }
-        Ok(_) | Err(_) => Ok(()),
+    let is_shared = dir.metadata().is_ok_and(|facts| facts.mode() & SHARED == SHARED);
+    if !is_shared && !guarded.any(|path| path.starts_with(&dir)) {
+        return Ok(());
     }
+    let below = flags.playbook.as_ref().and_then(|playbook| playbook.split_once('/'));
+    let rest = match below {
+        Some((sub, rest)) => {
+            format!("go to the playbook's: `cd {} && meshctl job run {rest}`", dir.join(sub).display())
+        }
+        None => {
+            let what = if flags.module.is_some() { "what the module needs" } else { "the playbook" };
+            format!("put {what} into a directory of its own, and run it from there")
+        }
+    };
+    Err(Failure::usage(format!("{} is no project: {rest}", dir.display())))
 }
 
 /// A runner's directory as it is, any other as a project.
-fn add_dir(tree: &mut Tree, dir: &Path, synced: bool) -> Result<(), Failure> {
-    let is_runners = [PROJECT, INVENTORY, ENV].map(|name| dir.join(name).is_dir());
+fn add_dir(tree: &mut Tree, dir: &Path, synced: bool, is_project: bool) -> Result<(), Failure> {
+    let mut is_runners = [PROJECT, INVENTORY, ENV].map(|name| dir.join(name).is_dir());
+    is_runners[0] &= !is_project;
     match (is_runners, synced) {
         ([true, ..], false) => tree.add_directory(dir, "", &[]),
         ([true, ..], true) => {
@@ -218,8 +231,7 @@ fn add_inventories(tree: &mut Tree, sources: &[String]) -> Result<(), Failure> {
             continue;
         }
         let path = Path::new(source);
-        let missing = |error| Failure::usage(unreadable(path, &error).message);
-        let facts = std::fs::metadata(path).map_err(missing)?;
+        let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
         if facts.is_dir() {
             tree.add_directory(path, INVENTORY, &[".git"])?;
         } else {

@@ -9,9 +9,13 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::table;
 
 /// The most things that are named when they are left out.
 const TOLD: usize = 5;
+/// A job with more bytes or files than these may have more than its project: it is said.
+const MANY_BYTES: u64 = 100 << 20;
+const MANY_FILES: u64 = 10_000;
 
 /// Something in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +80,18 @@ impl Tree {
         let names: Vec<&str> = self.left_out.iter().map(String::as_str).take(TOLD).collect();
         let (count, names) = (self.left_out.len(), names.join(", "));
         (count > 0).then(|| format!("FIFOs, sockets and devices cannot be sent, {count} left out: {names}"))
+    }
+
+    /// What to say of very many files, before they are read.
+    pub(super) fn bulk(&self) -> Option<String> {
+        let size = |entry: &Packed| match &entry.content {
+            Content::File(_, size) => Some(*size),
+            Content::Directory | Content::Text(_) | Content::Link(_) => None,
+        };
+        let (mut files, mut bytes) = (0, 0);
+        self.entries.values().filter_map(size).for_each(|size| (files, bytes) = (files + 1, bytes + size));
+        (files > MANY_FILES || bytes > MANY_BYTES)
+            .then(|| format!("all {files} files of the directory are sent, {}", table::size(bytes)))
     }
 
     /// Adds what is in a directory, below `prefix` (empty for the top), but for the names in `without`. FIFOs,
@@ -162,6 +178,7 @@ fn modified(facts: &Metadata) -> Timestamp {
     time.unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// What was named, or is in what was named, cannot be read.
 pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("cannot read {}: {error}", path.display()))
+    Failure::usage(format!("cannot read {}: {error}", path.display()))
 }
