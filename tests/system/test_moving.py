@@ -81,7 +81,7 @@ def test_all_jobs_come_along_to_postgresql_and_back(mesh, tmp_path, server):
     done = copied(node, url)
     assert done.returncode == 0 and f"Copied into {url}: 3 jobs" in done.stdout and "Outputs and payloads" in done.stdout, done
     again = copied(node, url)
-    assert again.returncode == 1 and "it is this store" in again.stderr, again
+    assert again.returncode == 1 and "it is this store or an earlier copy of it" in again.stderr, again
     restart_with(node, url)
     until("the store", lambda: everything(node) == before)
     _, number = submit(node, ident="later")
@@ -102,6 +102,20 @@ def test_all_jobs_come_along_to_postgresql_and_back(mesh, tmp_path, server):
     restart_with(node, f"sqlite:{tmp_path}/back/store.db")
     assert [one["id"] for one in ask(node, "job.list")["jobs"]] == [number, *reversed(numbers)]
     assert submit(node, ident="last")[1] == number + 1
+
+
+def test_a_store_of_sqlite_is_copied_without_a_word_of_postgresql(mesh, tmp_path):
+    node = hybrid(mesh, tmp_path)
+    own, new = f"sqlite:{node.datadir}/control/.controller/store.db", f"sqlite:{tmp_path}/new/store.db"
+    busy = copied(node, new)
+    assert busy.returncode == 1 and re.search(r"store.db is in use by node control, process \d+: stop that first", busy.stderr), busy
+    node.stop()
+    same = copied(node, own)
+    assert same.stderr == f"meshctl: not copied into {own}: it is this store\n", same
+    first, again = copied(node, new), copied(node, new)
+    assert first.returncode == 0 and first.stderr == "", first
+    text = "it is this store or an earlier copy of it, and a store is copied into an empty one"
+    assert again.returncode == 1 and again.stderr == f"meshctl: not copied into {new}: {text}\n", again
 
 
 def everything(node):

@@ -45,13 +45,23 @@ const LOOK: Duration = Duration::from_secs(1);
 /// # Errors
 /// A control node has one of them open, `to` has jobs, or one of them cannot be read or written.
 pub async fn copy_store(from: &Options, to: &Options) -> Result<u64, Error> {
+    let at = |options: &Options| match options {
+        Options::Sqlite(path) => path.canonicalize().ok(),
+        Options::Postgres(_) => None,
+    };
+    if from == to || at(from).is_some_and(|from| Some(from) == at(to)) {
+        return Err(Error::Conflict("it is this store".to_owned()));
+    }
     let who = InstanceName::from("a copy");
     if let Options::Sqlite(path) = to {
         sqlite_files::make_store_directory(path)?;
     }
-    let (source, target) = (Store::open(from, &who).await?, Store::open_with(to, &who, schema::STEPS).await?);
+    let own = |error| Error::Conflict(format!("the node's own store: {error}"));
+    let source = Store::open(from, &who).await.map_err(own)?;
+    let target = Store::open_with(to, &who, schema::STEPS).await?;
     if source.install_id().await? == target.install_id().await? {
-        return Err(Error::Conflict("it is this store".to_owned()));
+        let text = "it is this store or an earlier copy of it, and a store is copied into an empty one";
+        return Err(Error::Conflict(text.to_owned()));
     }
     tokio::try_join!(source.is_unused(), target.is_unused())?;
     target.write(empty).await?;

@@ -70,7 +70,7 @@ pub enum Error {
         min_reader: i64,
     },
     /// Another control node has the file open.
-    #[error("{} is in use by {holder}: SQLite serves one control node, several need PostgreSQL", .path.display())]
+    #[error("{} is in use by {holder}: stop that first; several control nodes need PostgreSQL", .path.display())]
     Held {
         /// The database.
         path: PathBuf,

@@ -107,7 +107,7 @@ impl PostgresOptions {
             plain.parse().map_err(|_| Error::Settings("the PostgreSQL URL cannot be parsed".into()))?;
         if config.get_password().is_some() {
             return Err(Error::Settings(
-                "a password does not belong into the URL: use storepasswordfile".into(),
+                "a password does not belong into the URL: use storepasswordfile, or --password-file of meshctl".into(),
             ));
         }
         let ssl = match mode {
