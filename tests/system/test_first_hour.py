@@ -103,6 +103,43 @@ def test_a_reload_that_needs_a_restart_speaks_of_this_program(mesh, tmp_path):
         done = meshctl(node, "reload")
         assert done.returncode == 3 and what in done.stderr and done.stderr.endswith("systemctl restart meshd\n"), done
         assert "receptor" not in done.stderr and "ERRORCODE" not in done.stderr
+        failed = [line for line in node.log().splitlines() if "reload failed" in line]
+        assert failed and not any("receptor" in line or "ERRORCODE" in line for line in failed), failed
+
+
+def test_a_control_node_without_a_runner_says_so_and_goes_on_once_it_is_there(mesh, tmp_path, project):  # noqa: F811
+    script = tmp_path / "bin" / "ansible-runner"
+    quick = {"heartbeat": "1s", "ownerlostafter": "10s", "poll": "1s"}
+    mesh.node("control", listen=True, extra=[{"work-controller": quick | {"rundir": str(tmp_path), "runner": str(script)}}]).start()
+    control = mesh["control"]
+    until("its runner to be missed", lambda: any(one["errors"] for one in ask(control, "instance.list")["instances"]), HEALTHY)
+    number = meshctl(control, "job", "run", project, "-m", "ping", "--detach").stdout.strip()
+    waits = until("it to be told", lambda: meshctl(control, "job", "show", number, "--json").stdout.count("waiting for the runner of control: ")
+                  and meshctl(control, "job", "explain", number).stdout)
+    assert f"fork/exec {script}: no such file or directory (install it" in waits, waits
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} {STAND_IN} \"$@\"\n")
+    script.chmod(0o755)
+    until("its runner to be found", lambda: ask(control, "instance.get", name="control")["node_state"] == "ready", 60)
+    assert "waiting for an instance in default" in until("it to wait for others", lambda: (
+        done := meshctl(control, "job", "explain", number).stdout) and "the runner" not in done and done)
+
+
+def test_who_looks_for_the_nodes_is_told_where_they_are(mesh):
+    node = mesh.node("n").start()
+    for words in (("node", "list"), ("nodes",), ("instances",)):
+        done = meshctl(node, *words)
+        assert done.returncode == 64 and "`meshctl status` shows the nodes of the mesh, `meshctl instance list`" in done.stderr, done
+
+
+def test_a_list_of_no_tokens_is_empty(tmp_path):
+    token = lambda *words: subprocess.run([str(MESHCTL), "web", "token", *words, "--file", str(tmp_path / "none")], capture_output=True,  # noqa: E731
+                                          text=True, env=environment(), timeout=60)
+    listed = token("list", "--json")
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, '{\n  "tokens": []\n}\n', ""), listed
+    assert token("remove", "alice").stderr == f"meshctl: {tmp_path}/none has no token alice\n"
+    for level in ("none", "loud"):
+        assert "it is read, operate or admin" in token("add", "alice", "--level", level).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,

@@ -22,6 +22,8 @@ pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// The delay before the next health check after a failed one.
 pub(crate) const HEALTH_BACK_OFF: BackOff =
     BackOff::new(Duration::from_secs(30), Duration::from_secs(30 * 60));
+/// The longest one of a control node, which asks itself alone: all jobs wait for its runner.
+const OWN_HEALTH_DELAY: Duration = Duration::from_secs(60);
 
 /// A machine whose runner says nothing of its identity.
 const NAMELESS: &str = "one without identity";
@@ -367,8 +369,7 @@ impl Instance {
         self.errors.retain(InstanceFault::is_of_clock);
         self.errors.extend(errors.into_iter().map(InstanceFault::Health));
         self.health_failures = self.health_failures.saturating_add(1);
-        let again = now + HEALTH_BACK_OFF.after(self.health_failures);
-        self.health_due = self.enabled.then_some(again);
+        self.health_due = self.enabled.then_some(now + self.check_delay());
         self.set_unavailable();
     }
 
@@ -386,11 +387,23 @@ impl Instance {
 
     /// Whether a health check is due. No clock that was set back holds one up: none is due later than its delay from now.
     pub fn is_check_due(&self, now: Time) -> bool {
+        self.health_due.is_some_and(|due| due <= now || due.since(now) > self.check_delay())
+    }
+
+    fn check_delay(&self) -> Duration {
         let delay = match self.health_failures {
             0 => Duration::ZERO,
             failures => HEALTH_BACK_OFF.after(failures),
         };
-        self.health_due.is_some_and(|due| due <= now || due.since(now) > delay)
+        if self.node_type.controls() { delay.min(OWN_HEALTH_DELAY) } else { delay }
+    }
+
+    /// What its last health check found, if that is why it runs nothing.
+    pub fn illness(&self) -> Option<&str> {
+        self.errors.iter().filter(|_| self.health_failures > 0).find_map(|fault| match fault {
+            InstanceFault::Health(error) => Some(error.as_str()),
+            InstanceFault::Clock(_) | InstanceFault::Machine { .. } | InstanceFault::Renamed(_) => None,
+        })
     }
 
     /// An operator wants to remove it once its jobs have ended.

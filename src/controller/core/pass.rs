@@ -191,7 +191,8 @@ impl<'a> Room<'a> {
         }
         let all: Vec<usize> = names.iter().filter_map(|name| self.instance_at.get(name).copied()).collect();
         let instance = |at: &usize| &self.scene.instances[*at];
-        let is_lost = |at: &usize| instance(at).node_state == NodeState::Unavailable;
+        let illness = |at: &usize| Some((instance(at).name.clone(), instance(at).illness()?.to_owned()));
+        let is_lost = |at: &usize| instance(at).node_state == NodeState::Unavailable && illness(at).is_none();
         let owners: Vec<usize> = all
             .iter()
             .copied()
@@ -201,7 +202,10 @@ impl<'a> Room<'a> {
             Waiting::Payload
         } else {
             let why = all.iter().filter_map(|at| unusable(instance(at))).min();
-            Waiting::Owner(why.unwrap_or(Why::WrongClass))
+            match all.iter().find_map(illness).filter(|_| why == Some(Why::NotReady)) {
+                Some((node, error)) => Waiting::Runner(node, error),
+                None => Waiting::Owner(why.unwrap_or(Why::WrongClass)),
+            }
         };
         let id = self.holders.len();
         self.holders.push(Holders { owners, all, none });
@@ -337,9 +341,10 @@ impl<'a> Room<'a> {
         match self.owners_with(id, CONTROL_IMPACT) {
             Ok(owners) => self.place_in_group(id, &owners, name, impact).err(),
             Err(Waiting::Owner(why)) => Some(why),
-            // Those that hold the payload are lost.
+            // Those that hold the payload are lost, or lack a runner.
             Err(
                 Waiting::Payload
+                | Waiting::Runner(_, _)
                 | Waiting::Paused
                 | Waiting::Dependency(_)
                 | Waiting::Exclusive(_, _)

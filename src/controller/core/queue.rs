@@ -165,6 +165,8 @@ pub enum Waiting {
     Payload,
     /// No control node that holds its payload can own it now.
     Owner(Why),
+    /// The one that could has failed its health check, with this error.
+    Runner(InstanceName, String),
     /// No group has room; why not, in the order in which they were tried.
     Groups(Vec<(GroupName, Why)>),
 }
@@ -175,9 +177,12 @@ impl Waiting {
         match self {
             Self::Owner(why) => *why == Why::Capacity,
             Self::Groups(groups) => groups.iter().any(|(_, why)| why.is_room()),
-            Self::Paused | Self::Dependency(_) | Self::Exclusive(_, _) | Self::Hold(_) | Self::Payload => {
-                false
-            }
+            Self::Paused
+            | Self::Dependency(_)
+            | Self::Exclusive(_, _)
+            | Self::Hold(_)
+            | Self::Payload
+            | Self::Runner(_, _) => false,
         }
     }
 }
@@ -201,6 +206,7 @@ impl fmt::Display for Waiting {
             Self::Owner(why) => {
                 write!(f, "waiting for a control node that holds its payload and {}", owner_phrase(*why))
             }
+            Self::Runner(node, error) => write!(f, "waiting for the runner of {node}: {error}"),
             Self::Groups(groups) => write_groups(f, groups),
         }
     }

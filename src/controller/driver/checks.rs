@@ -62,12 +62,15 @@ impl JobDriver {
 
     async fn check(self: &Arc<Self>, name: &InstanceName) {
         let Examined { unit, report, is_proven } = self.examine(name).await;
-        match &report {
-            Ok(_) => tracing::debug!(instance = %name, "healthy"),
-            Err(errors) => tracing::warn!(instance = %name, ?errors, "the health check failed"),
-        }
-        if let Err(error) = self.save_health(name, report, is_proven).await {
-            tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
+        let errors = report.as_ref().err().cloned();
+        match (self.save_health(name, report, is_proven).await, errors) {
+            (Ok(true), Some(errors)) => {
+                tracing::warn!(instance = %name, ?errors, "the health check failed");
+            }
+            (Ok(_), errors) => tracing::debug!(instance = %name, ?errors, "checked"),
+            (Err(error), _) => {
+                tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
+            }
         }
         self.remove_check(unit).await;
     }
@@ -219,17 +222,17 @@ impl JobDriver {
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
         is_proven: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         self.store.change_registry(None, self.health_change(name, report, is_proven)).await
     }
 
-    /// What a check changes of an instance's record.
+    /// What a check changes of an instance's record; true if its errors are others than before.
     fn health_change(
         &self,
         name: &InstanceName,
         report: Result<HealthReport, Vec<String>>,
         is_proven: bool,
-    ) -> impl Fn(&mut Registry, Time) -> Result<(), Error> + Send + use<> {
+    ) -> impl Fn(&mut Registry, Time) -> Result<bool, Error> + Send + use<> {
         let surroundings = Surroundings::of_process();
         let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
         let (name, rates) = (name.clone(), self.rates());
@@ -237,6 +240,7 @@ impl JobDriver {
             let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;
             record.last_health_check = Some(now);
+            let before = record.instance.errors.clone();
             match report.clone() {
                 Ok(report) => {
                     let size = (report.cpus.tenths(), report.memory);
@@ -249,7 +253,7 @@ impl JobDriver {
                 }
                 Err(errors) => record.instance.on_unhealthy(errors, now),
             }
-            Ok(())
+            Ok(record.instance.errors != before)
         }
     }
 }

@@ -49,7 +49,9 @@ impl CheckEnd {
     /// The entries for the instance's `errors`: it starts no jobs until a check succeeds.
     pub fn report(&self) -> Result<HealthReport, Vec<String>> {
         let output = String::from_utf8_lossy(&self.output);
-        let failed = |what: &str| vec![shown(&format!("{what}: {}: {output}", self.detail))];
+        let said = [self.detail.trim(), output.trim()].into_iter().filter(|text| !text.is_empty());
+        let said = said.collect::<Vec<_>>().join(": ");
+        let failed = |what: &str| vec![shown(&format!("{what}: {said}"))];
         match self.child {
             ChildEnd::Succeeded => {
                 let info = find(&output).ok_or_else(|| failed("the runner's answer is not understood"))?;

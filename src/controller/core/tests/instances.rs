@@ -97,6 +97,18 @@ fn a_lost_instance_comes_back_through_a_health_check() {
 }
 
 #[test]
+fn a_control_node_without_a_runner_asks_for_it_each_minute() {
+    let ill = |node_type| {
+        let mut one = Instance::register("c1".into(), node_type, true, START);
+        (0..20).for_each(|_| one.on_unhealthy(vec!["no runner".into()], START));
+        one
+    };
+    let (own, other) = (ill(NodeType::Hybrid), ill(NodeType::Execution));
+    assert!(!own.is_check_due(START + secs(59)) && own.is_check_due(START + secs(60)));
+    assert!(!other.is_check_due(START + secs(1_799)) && other.is_check_due(START + secs(1_800)));
+}
+
+#[test]
 fn a_hop_is_ready_when_it_is_seen() {
     let mut hop = Instance::register("hop".into(), NodeType::Hop, true, START);
     assert_eq!((hop.node_state, hop.health_due), (NodeState::Installed, None));

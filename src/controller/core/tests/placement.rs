@@ -202,6 +202,13 @@ fn the_owner_is_the_roomiest_holder_in_the_controlplane() {
     assert_eq!(place(&instances, &groups, &[], &held_by(&["c9"])), waiting);
     instances[1].on_lost();
     assert_eq!(place(&instances, &groups, &[], &held_by(&["c2"])), waiting);
+    instances[1].on_unhealthy(vec!["no such file".to_owned()], START);
+    assert_eq!(
+        place(&instances, &groups, &[], &held_by(&["c2"])),
+        "1: waiting for the runner of c2: no such file"
+    );
+    instances[1].on_lost();
+    assert_eq!(place(&instances, &groups, &[], &held_by(&["c2"])), waiting);
     instances[0].enabled = false;
     assert_eq!(
         place(&instances, &groups, &[], &held_by(&["c1"])),

@@ -24,7 +24,7 @@ fn state(site: &Site, node: &str) -> NodeState {
 fn a_runner_that_is_missing_or_too_old_makes_its_node_unavailable_and_is_asked_ever_more_rarely() {
     let site = Site::ready(&["e1"]);
     for (end, detail, output, error) in [
-        (ChildEnd::Failed, "cannot start it", "", "the health check failed: cannot start it:"),
+        (ChildEnd::Failed, "cannot start it", "", "the health check failed: cannot start it"),
         (
             ChildEnd::Failed,
             "exit status 2",
