@@ -39,14 +39,14 @@ fn judged(answer: &Value) -> Result<(), Failure> {
         return Ok(());
     }
     let text = answer["Error"].as_str().unwrap_or("the node gave no reason");
-    let exit = match ErrorLine::new(text).code() {
+    let (exit, advice) = match ErrorLine::new(text).code() {
         ErrorCode::NeedsRestart => {
-            let what = text.trim_end_matches(" ERRORCODE 3").replace(OF_RECEPTOR, "");
-            let advice = "nothing was changed; a restart takes it over: systemctl restart meshd";
-            return Err(Failure::new(Exit::ReloadNeedsRestart, format!("reload failed: {what}; {advice}")));
+            (Exit::ReloadNeedsRestart, "; a restart takes it over: systemctl restart meshd")
         }
-        ErrorCode::BadConfiguration => Exit::ReloadUnreadable,
-        _ => Exit::ReloadFailed,
+        ErrorCode::BadConfiguration => (Exit::ReloadUnreadable, ""),
+        _ => (Exit::ReloadFailed, ""),
     };
-    Err(Failure::new(exit, format!("reload failed: {text}")))
+    let (what, _number) = text.rsplit_once(" ERRORCODE ").unwrap_or((text, ""));
+    let what = what.replace(OF_RECEPTOR, "");
+    Err(Failure::new(exit, format!("reload failed: {what}; nothing was changed{advice}")))
 }

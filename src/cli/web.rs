@@ -53,8 +53,8 @@ pub(super) enum TokenVerb {
 }
 
 fn level(text: &str) -> Result<AccessLevel, String> {
-    let level: AccessLevel = text.parse()?;
-    if level == AccessLevel::None { Err("it is read, operate or admin".to_owned()) } else { Ok(level) }
+    let level = text.parse().ok().filter(|level| *level != AccessLevel::None);
+    level.ok_or_else(|| "it is read, operate or admin".to_owned())
 }
 
 impl WebVerb {

@@ -55,19 +55,28 @@ impl ReloadPlan {
     }
 }
 
-/// A change that needs a restart. The words are those that controllers know.
+/// A change that needs a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotReloadable {
     /// A directive that is new or has another value.
-    #[error(
-        "a non-reloadable config action '{0}' was modified or added. Must restart receptor for these changes to take effect"
-    )]
+    #[error("{0} was modified or added, which needs a restart")]
     ModifiedOrAdded(&'static str),
     /// A parameter of the node itself.
-    #[error(
-        "a non-reloadable config action 'node' was modified or added. Must restart receptor for these changes to take effect: {0} cannot change while the node runs"
-    )]
+    #[error("{0} cannot change while the node runs: restart it")]
     Node(&'static str),
+}
+
+impl NotReloadable {
+    /// The same in the words that controllers know.
+    pub fn of_receptor(self) -> String {
+        let (what, more) = match self {
+            Self::ModifiedOrAdded(what) => (what, String::new()),
+            Self::Node(what) => ("node", format!(": {what} cannot change while the node runs")),
+        };
+        format!(
+            "a non-reloadable config action '{what}' was modified or added. Must restart receptor for these changes to take effect{more}"
+        )
+    }
 }
 
 /// Compares two configurations.

@@ -12,15 +12,25 @@ pub(crate) trait Reload: Send + Sync + 'static {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>>;
 }
 
-/// Why the configuration stays as it was. Clients distinguish the two by the number behind the text.
+/// Why the configuration stays as it was, in words for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReloadError {
-    /// An item differs that only a restart can change; the text names it.
-    #[error("{0} ERRORCODE 3")]
-    NotReloadable(String),
+    /// An item differs that only a restart can change; the text names it, and clients are told it in receptor's words.
+    #[error("{why}")]
+    NotReloadable { why: String, of_receptor: String },
     /// The configuration cannot be read or applied; the text says where.
-    #[error("{0} ERRORCODE 4")]
+    #[error("{0}")]
     Invalid(String),
+}
+
+impl ReloadError {
+    /// What clients are told, who distinguish the two by the number behind it.
+    pub(super) fn line(&self) -> String {
+        match self {
+            Self::NotReloadable { of_receptor, .. } => format!("{of_receptor} ERRORCODE 3"),
+            Self::Invalid(why) => format!("{why} ERRORCODE 4"),
+        }
+    }
 }
 
 pub(super) async fn answer(context: &Context) -> Value {
@@ -28,7 +38,7 @@ pub(super) async fn answer(context: &Context) -> Value {
         Ok(()) => json!({"Success": true}),
         Err(error) => {
             tracing::warn!(%error, "reload failed, nothing was changed");
-            json!({"Success": false, "Error": error.to_string()})
+            json!({"Success": false, "Error": error.line()})
         }
     }
 }

@@ -96,8 +96,10 @@ impl Reloader {
             return Err(ReloadError::Invalid(cause.to_owned()));
         }
         let Loaded { config, warnings, sources, .. } = read(&state.sources).await?;
-        let plan =
-            config::plan(&state.config, &config).map_err(|e| ReloadError::NotReloadable(e.to_string()))?;
+        let plan = config::plan(&state.config, &config).map_err(|error| ReloadError::NotReloadable {
+            why: error.to_string(),
+            of_receptor: error.of_receptor(),
+        })?;
         self.apply(components, &plan, &state.config, &config).await.map_err(ReloadError::Invalid)?;
         for Warning { at, text } in warnings.iter().filter(|warning| !state.warned.contains(warning)) {
             warn!(%at, warning = %text, "configuration");

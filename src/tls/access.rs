@@ -138,7 +138,7 @@ impl fmt::Display for AccessToken {
 impl AccessTokens {
     /// The file at that path, which need not be there yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, may_be_missing: false }
+        Self { path, may_be_missing: true }
     }
 
     /// The file that a directive names, or the usual one, which is made with the first token.
@@ -212,7 +212,7 @@ impl AccessTokens {
             return Err(AccessError::Name(name.to_owned()));
         }
         let _lock = self.lock()?;
-        let mut tokens = if self.path.exists() { self.list()? } else { Vec::new() };
+        let mut tokens = self.list()?;
         if tokens.iter().any(|token| token.name == name) {
             return Err(AccessError::Taken(name.to_owned()));
         }

@@ -103,6 +103,10 @@ def test_a_reload_that_needs_a_restart_speaks_of_this_program(mesh, tmp_path):
         done = meshctl(node, "reload")
         assert done.returncode == 3 and what in done.stderr and done.stderr.endswith("systemctl restart meshd\n"), done
         assert "receptor" not in done.stderr and "ERRORCODE" not in done.stderr
+        node.config.write_text("- node: [")
+        done = meshctl(node, "reload")
+        assert done.returncode == 4 and str(node.config) in done.stderr and done.stderr.endswith("; nothing was changed\n"), done
+        assert "ERRORCODE" not in done.stderr
         failed = [line for line in node.log().splitlines() if "reload failed" in line]
         assert failed and not any("receptor" in line or "ERRORCODE" in line for line in failed), failed
 

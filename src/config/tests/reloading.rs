@@ -197,9 +197,9 @@ fn node_and_data_need_a_restart() {
 #[test]
 fn the_words_are_those_that_controllers_know() {
     let known = "a non-reloadable config action 'node' was modified or added. Must restart receptor for these changes to take effect";
-    assert_eq!(NotReloadable::ModifiedOrAdded("node").to_string(), known);
+    assert_eq!(NotReloadable::ModifiedOrAdded("node").of_receptor(), known);
     assert_eq!(
-        NotReloadable::Node("id").to_string(),
+        NotReloadable::Node("id").of_receptor(),
         format!("{known}: id cannot change while the node runs")
     );
 }

@@ -33,6 +33,7 @@ fn what_this_program_prints_is_in_the_table() {
     assert_eq!(code(RequestError::UnknownCommand), ErrorCode::UnknownCommand);
     assert_eq!(code(RequestError::BadSubcommand), ErrorCode::UnknownCommand);
     assert_eq!(code(RequestRefusal::NotAllowed("reload")), ErrorCode::NotAllowed);
-    assert_eq!(code(ReloadError::NotReloadable("node: id".to_owned())), ErrorCode::NeedsRestart);
-    assert_eq!(code(ReloadError::Invalid("line 3".to_owned())), ErrorCode::BadConfiguration);
+    let fixed = ReloadError::NotReloadable { why: String::new(), of_receptor: "node: id".to_owned() };
+    assert_eq!(code(fixed.line()), ErrorCode::NeedsRestart);
+    assert_eq!(code(ReloadError::Invalid("line 3".to_owned()).line()), ErrorCode::BadConfiguration);
 }

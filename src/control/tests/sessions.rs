@@ -117,8 +117,9 @@ async fn traceroute_lists_hops_in_order() {
 
 #[tokio::test]
 async fn reload_failures_carry_their_number() {
+    let of_receptor = "work-command changed".to_owned();
     for (error, text) in [
-        (ReloadError::NotReloadable("work-command changed".to_owned()), "work-command changed ERRORCODE 3"),
+        (ReloadError::NotReloadable { why: String::new(), of_receptor }, "work-command changed ERRORCODE 3"),
         (ReloadError::Invalid("line 3: no colon".to_owned()), "line 3: no colon ERRORCODE 4"),
     ] {
         let mut client = session(&reloading(Err(error)).await).await;

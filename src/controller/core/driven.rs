@@ -54,13 +54,14 @@ impl<'a> Driven<'a> {
     /// # Errors
     /// There is no such attempt.
     pub fn on_ended(&mut self, n: AttemptNo, evidence: &Evidence, now: Time) -> Result<(), Refused> {
-        let cancel_saved = self.job.cancel_requested;
+        let (kind, cancel_saved) = (self.job.kind, self.job.cancel_requested);
         let attempt = self.attempt(n)?;
         if !attempt.is_open() {
             return Ok(());
         }
         let unit = attempt.unit.to_string();
-        let verdict = judge(cancel_saved, evidence, UnitAt { unit: &unit, node: attempt.node.as_ref() });
+        let verdict =
+            judge(kind, cancel_saved, evidence, UnitAt { unit: &unit, node: attempt.node.as_ref() });
         self.conclude(n, verdict, now)
     }
 
@@ -148,7 +149,7 @@ impl<'a> Driven<'a> {
 
     /// The same for one whose stream may have told its final status, which decides then.
     pub fn on_lost_after(&mut self, n: AttemptNo, evidence: Option<&Evidence>, now: Time) {
-        let (counts, cancel_saved) = (self.counts(n), self.job.cancel_requested);
+        let (counts, kind, cancel_saved) = (self.counts(n), self.job.kind, self.job.cancel_requested);
         let Ok(attempt) = self.attempt(n) else { return };
         match attempt.progress {
             Progress::Placed | Progress::Running => {}
@@ -159,7 +160,7 @@ impl<'a> Driven<'a> {
         let unit = attempt.unit.to_string();
         let verdict = match (evidence, &attempt.node) {
             (Some(evidence), node) => {
-                judge(cancel_saved, evidence, UnitAt { unit: &unit, node: node.as_ref() })
+                judge(kind, cancel_saved, evidence, UnitAt { unit: &unit, node: node.as_ref() })
             }
             (None, Some(node)) => Verdict {
                 ending: Ending::Lost,

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use super::impact::JobKind;
 use super::names::InstanceName;
 use super::text::readable;
 use crate::rpc::report::names::names;
@@ -161,9 +162,10 @@ pub(super) const LONGEST_DETAIL: usize = 4_000;
 const QUOTA: &str = "exceeded quota";
 
 /// Judges an attempt that has ended. The first rule that applies decides.
-pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
+pub fn judge(kind: JobKind, cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
     let verdict = |ending, explanation: String| Verdict { ending, explanation };
     let detail = readable(&evidence.detail, LONGEST_DETAIL);
+    let what = if kind == JobKind::AdHoc { "module" } else { "playbook" };
     if cancel_saved {
         return verdict(Ending::Canceled, "Canceled".into());
     }
@@ -177,9 +179,9 @@ pub fn judge(cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict
             FinalStatus::Failed => verdict(
                 Ending::Failed,
                 match &evidence.before_playbook {
-                    None => format!("the playbook failed ({at})"),
+                    None => format!("the {what} failed ({at})"),
                     // As where there is no podman.
-                    Some(why) => format!("the playbook never began ({at}): {why}"),
+                    Some(why) => format!("the {what} never began ({at}): {why}"),
                 },
             ),
             FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),

@@ -97,10 +97,11 @@ fn the_first_rule_that_applies_decides() {
         tail: tail.into(),
         ..Evidence::of_unit(child, detail.into())
     };
-    let told = |cancel, evidence: &Evidence| {
-        let verdict = judge(cancel, evidence, at);
+    let told_of = |kind, cancel, evidence: &Evidence| {
+        let verdict = judge(kind, cancel, evidence, at);
         (verdict.ending, verdict.explanation)
     };
+    let told = |cancel, evidence: &Evidence| told_of(JobKind::Job, cancel, evidence);
     let success = seen(Some(FinalStatus::Successful), ChildEnd::Failed, "pod exceeded quota", "");
     assert_eq!(told(true, &success).0, Ending::Canceled, "a saved cancel comes first");
     let cut = (Ending::Successful, "Finished; the end of its output is missing (unit U on e1)".to_owned());
@@ -111,6 +112,7 @@ fn the_first_rule_that_applies_decides() {
     );
     let failed = seen(Some(FinalStatus::Failed), ChildEnd::Succeeded, "", "");
     assert_eq!(told(false, &failed), (Ending::Failed, "the playbook failed (unit U on e1)".to_owned()));
+    assert_eq!(told_of(JobKind::AdHoc, false, &failed).1, "the module failed (unit U on e1)");
     let never = Evidence { before_playbook: Some("no podman".to_owned()), ..failed };
     let text = "the playbook never began (unit U on e1): no podman";
     assert_eq!(told(false, &never), (Ending::Failed, text.to_owned()));

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::*;
 use super::{recorded, zip};
-use crate::controller::core::{ChildEnd, Ending, FinalStatus, UnitAt, judge};
+use crate::controller::core::{ChildEnd, Ending, FinalStatus, JobKind, UnitAt, judge};
 
 fn read(stream: &[u8], chunk: usize) -> WorkerOutput {
     let mut output = WorkerOutput::default();
@@ -48,7 +48,7 @@ fn recorded_streams_tell_how_they_ended() {
             assert_eq!(&stream[output.whole() as usize..], b"{\"eof\": true}\n", "{name}");
             let evidence = output.evidence(ChildEnd::Failed, "exit status 2".to_owned());
             assert_eq!(evidence.tail, "");
-            let verdict = judge(false, &evidence, UnitAt { unit: "u", node: None });
+            let verdict = judge(JobKind::Job, false, &evidence, UnitAt { unit: "u", node: None });
             assert_eq!(verdict.ending, ending, "{name}");
         }
     }
@@ -114,7 +114,7 @@ fn a_traceback_is_kept_for_the_explanation() {
     let evidence = output.evidence(ChildEnd::Failed, "exit status 1".to_owned());
     assert!(evidence.tail.ends_with("got an unexpected keyword argument 'nonsense'"), "{}", evidence.tail);
     assert!(evidence.tail.len() <= 1_000 && evidence.tail.len() > 500);
-    let verdict = judge(false, &evidence, UnitAt { unit: "u", node: None });
+    let verdict = judge(JobKind::Job, false, &evidence, UnitAt { unit: "u", node: None });
     assert!(verdict.explanation.contains("'nonsense'"));
 
     let mut output = read(b"one\n{\"status\": \"running\"}\n\x1b[31mtwo\xff\nthree", 3);
@@ -223,8 +223,12 @@ fn what_a_node_writes_is_fit_for_every_store() {
     assert_eq!(status.last_status(), Some("a\u{fffd}b"));
     for (output, detail) in [(&output, ""), (&status, "exit\0\u{1b}"), (&status, "exceeded quota\0")] {
         let detail = format!("{detail}{}", "y".repeat(10_000));
-        let verdict =
-            judge(false, &output.evidence(ChildEnd::Failed, detail), UnitAt { unit: "u", node: None });
+        let verdict = judge(
+            JobKind::Job,
+            false,
+            &output.evidence(ChildEnd::Failed, detail),
+            UnitAt { unit: "u", node: None },
+        );
         assert!(!verdict.explanation.contains(char::is_control), "{:?}", verdict.explanation);
         assert!(verdict.explanation.len() < 6_000);
     }
