@@ -251,7 +251,8 @@ mod tests {
     async fn nothing_is_taken_before_the_handshake() {
         let address = listening();
         // A dialer that keeps tickets, if it gets any, and would like to send early.
-        let config = rustls::ClientConfig { enable_early_data: true, ..trusting() };
+        let mut config = trusting();
+        config.enable_early_data = true;
         let dialer = dialer(client_config(config, true).unwrap());
         for _ in 0..2 {
             let connecting = dialer.connect(address, "netceptor").unwrap();
@@ -273,8 +274,8 @@ mod tests {
             (&["meshd/2", "netceptor"], Some(Peer::Receptor)),
             (&["meshd/2"], None),
         ] {
-            let names = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
-            let config = rustls::ClientConfig { alpn_protocols: names, ..trusting() };
+            let mut config = trusting();
+            config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
             let dialer = dialer(ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap())));
             let connected = dialer.connect(address, "netceptor").unwrap().await;
             assert_eq!(connected.ok().as_ref().map(Peer::of), agreed, "{offered:?}");
