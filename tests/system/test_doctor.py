@@ -256,6 +256,43 @@ def test_keys_that_others_can_read(mesh, pki):
         assert examine(near) == []
 
 
+def test_files_that_the_next_start_would_refuse(mesh, pki):
+    pki.issue("near", ["near"])
+    pki.issue("other", ["near"])
+    near = mesh.add("near", [*pki.profiles("near"), {"local-only": None}]).start()
+    start, profile = "the next start or reload fails: ", near.directives[0]["tls-server"]
+
+    def faults():
+        return sorted((one["where"], one["what"]) for one in examine(near) if one["severity"] == "error")
+
+    assert faults() == []
+    # The files that are in use.
+    kept = pki.path("near.crt").read_bytes()
+    pki.path("near.crt").unlink()
+    found = faults()
+    for (_, what), profile_of in zip(found, ("tls-client client", "tls-server server"), strict=True):
+        assert what.startswith(f"{start}{profile_of}: cert ") and "near.crt: cannot be read" in what, found
+    pki.path("near.crt").write_bytes(kept)
+    assert faults() == []
+    # The configuration names others since.
+    for parameters, what in (({"cert": "/nonexistent.crt"}, "/nonexistent.crt: cannot be read"),
+                             ({"key": str(pki.path("other.key"))}, "its private key does not belong to the certificate")):
+        near.directives[0] = {"tls-server": profile | parameters}
+        near.write_config()
+        ((_, words),) = faults()
+        assert words.startswith(f"{start}tls-server server: ") and what in words, words
+        assert near.command("reload")["Success"] is False
+    near.directives[0] = {"tls-server": profile | {"nosuch": 1}}
+    near.write_config()
+    ((_, words),) = faults()
+    assert words.startswith(start), words
+    # A program that is missing keeps jobs from running, and the node from nothing.
+    near.directives[:] = [{"work-command": {"worktype": "gone", "command": "/nonexistent"}}, {"local-only": None}]
+    near.write_config()
+    ((_, words),) = faults()
+    assert words.startswith("there is no program"), words
+
+
 def test_instances_that_get_no_jobs(mesh, tmp_path):
     settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "1s", "rundir": str(tmp_path), "poll": "200ms"}
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])

@@ -64,10 +64,10 @@ impl Findings {
         let Some(directory) = &controller.credentials else { return };
         let credentials = Credentials::new(Some(directory.clone()));
         match credentials.names() {
-            Err(error) => self.add(WHAT, format!("credentials: {}: {error}", directory.display())),
+            Err(error) => self.lacks(WHAT, format!("credentials: {}: {error}", directory.display())),
             Ok(names) => {
                 for error in names.iter().filter_map(|name| credentials.read(name).err()) {
-                    self.add(WHAT, error);
+                    self.lacks(WHAT, error);
                 }
             }
         }

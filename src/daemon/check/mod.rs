@@ -45,6 +45,8 @@ const WRITABLE: &str =
     "chown it to the daemon's user; if the file system is read-only, dmesg says why: mount -o remount,rw";
 /// What to do about something that is in use.
 const RUNNING: &str = "if by this very node, check with --running";
+/// What the files of a node that runs hold for it.
+pub(super) const NEXT_START: &str = "the next start or reload fails: ";
 
 /// Checks what the arguments name and prints the findings: 0 if nothing keeps a node from starting.
 pub(super) fn main(args: &[String]) -> ExitCode {
@@ -170,10 +172,16 @@ struct Findings {
 }
 
 impl Findings {
-    /// What keeps a node from working.
+    /// What keeps a node from starting.
     fn add(&mut self, place: impl Display, what: impl Display) {
         self.find(Severity::Error, place, what, None);
     }
+        let what = if self.running { format!("{NEXT_START}{what}") } else { what.to_string() };
+        self.find(Severity::Error, place, what, None);
+    }
+
+    /// What keeps a part of it from working.
+    fn lacks(&mut self, place: impl Display, what: impl Display) {
 
     fn warn(&mut self, place: impl Display, what: impl Display) {
         self.find(Severity::Warning, place, what, None);
@@ -186,7 +194,7 @@ impl Findings {
 
     fn surroundings(&mut self, what: &str, limits: &Limits) {
         if let Some(cwd) = limits.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-            self.add(what, format!("cwd: {} is not a directory", cwd.display()));
+            self.lacks(what, format!("cwd: {} is not a directory", cwd.display()));
         }
     }
 

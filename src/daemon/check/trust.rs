@@ -75,14 +75,14 @@ impl Findings {
                     self.warn(&what, problem);
                 }
             }
-            Err(error) => self.add(&what, error),
+            Err(error) => self.lacks(&what, error),
         }
     }
 
     fn readable<const N: usize>(&mut self, what: &str, files: [Option<&PathBuf>; N]) {
         for path in files.into_iter().flatten() {
             if let Err(error) = crate::os::regular_file::open(path) {
-                self.add(what, format!("{} cannot be read: {error}", path.display()));
+                self.lacks(what, format!("{} cannot be read: {error}", path.display()));
             }
         }
     }

@@ -125,26 +125,23 @@ pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
 /// The configuration and the host. Of a node that runs, `sources` says where its configuration came from.
 fn of_host(config: &Config, sources: Option<&Sources>, root: &Path) -> Vec<Finding> {
     let is_node = sources.is_some();
-    let mut found = check::findings(config, is_node, true, is_node);
-    found.extend(sources.into_iter().flat_map(|sources| of_files(config, sources)));
+    let files = sources.filter(|sources| !sources.files().is_empty()).map(Sources::load_again);
+    let fails = |one: Finding| Finding { what: format!("{}{}", check::NEXT_START, one.what), ..one };
+    let mut found = match &files {
+        Some(Err(errors)) => errors.0.iter().map(check::fault).map(fails).collect(),
+        // What is in force is history as soon as somebody reloads.
+        Some(Ok(loaded)) if loaded.config != *config => {
+            let (what, remedy) = (
+                "its files are not what is in force: they have changed since",
+                "meshctl reload; it says if something needs a restart",
+            );
+            let changed = Finding::advice("configuration", what, remedy);
+            check::findings(&loaded.config, is_node, true, is_node).into_iter().chain([changed]).collect()
+        }
+        Some(Ok(_)) | None => check::findings(config, is_node, true, is_node),
+    };
     found.extend(checks::all(&facts::gather(config, root, is_node)));
     found.into_iter().map(with_remedy).collect()
-}
-
-/// Whether a restart would give the same node.
-fn of_files(config: &Config, sources: &Sources) -> Vec<Finding> {
-    if sources.files().is_empty() {
-        return Vec::new();
-    }
-    match sources.load_again() {
-        Err(errors) => errors.0.iter().map(check::fault).collect(),
-        Ok(loaded) if loaded.config != *config => vec![Finding::advice(
-            "configuration",
-            "its files are not what is in force: they have changed since",
-            "meshctl reload; it says if something needs a restart",
-        )],
-        Ok(_) => Vec::new(),
-    }
 }
 
 fn with_remedy(finding: Finding) -> Finding {
