@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::Failure;
+use super::check::controller::lacks_tls_client;
 use super::wiring::{MeshDialer, server_profile};
 use crate::config::{self, Config, Environment, Invocation};
 use crate::control::{Operated, OperationStream, Operations};
@@ -76,6 +78,9 @@ pub(super) async fn start(
     work: &Registry,
 ) -> Result<Option<Controller>, Failure> {
     let Some(options) = config.controller.clone() else { return Ok(None) };
+    if let Some((what, remedy)) = lacks_tls_client(config) {
+        warn!(warning = what, remedy, "work-controller");
+    }
     let node = streams.node();
     let peers = options.peers.clone();
     let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), tls.clone()));

@@ -170,6 +170,26 @@ def test_a_control_service_with_tls(mesh, pki):
     assert not [one for one in examine(node, "far") if one["at"] == "far"]
 
 
+def test_a_controller_without_a_profile_for_its_nodes(mesh, pki):
+    pki.issue("near", ["near"])
+    what, remedy = "work-controller: tlsclient is missing: a node whose control service", "work-controller: {tlsclient: client}"
+    near = mesh.add("near", [*pki.profiles("near"), {"local-only": None}, {"work-controller": own_runner(WORK[0])}])
+    checked = subprocess.run([MESHD, "check", near.config], capture_output=True, text=True, timeout=60, env=environment())
+    assert checked.returncode == 0 and what in checked.stdout and remedy in checked.stdout, checked
+    near.start()
+    near.logged("tlsclient is missing", remedy)
+    told(examine(near), what, "meshctl reload", "warning")
+    near.directives[-1] = {"work-controller": {"tlsclient": "client", **own_runner(WORK[0])}}
+    near.write_config()
+    assert near.command("reload")["Success"], near
+    assert examine(near) == []
+    # Where nobody has a certificate, none is asked for.
+    near.directives[:2] = []
+    near.directives[-1] = {"work-controller": own_runner(WORK[0])}
+    near.write_config()
+    assert near.command("reload")["Success"] and examine(near) == []
+
+
 def test_a_profile_that_is_not_there(mesh):
     near = mesh.node("near").start()
     command = [MESHCTL, "--socket", near.socket, "doctor", "far", "--tls-client", "nosuch"]

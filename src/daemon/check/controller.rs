@@ -15,6 +15,15 @@ const WHAT: &str = "work-controller";
 /// Where children make their directories unless somebody says otherwise.
 const DEFAULT_RUN_DIR: &str = "/tmp";
 
+/// Where nodes have certificates, jobs are sent under the profile that shows one. What is missing, and what to do.
+pub(in crate::daemon) fn lacks_tls_client(config: &Config) -> Option<(&'static str, String)> {
+    config.controller.as_ref().filter(|controller| controller.tls_client.is_none())?;
+    let profile = config.tls_clients.iter().find(|client| client.files.identity.is_some())?;
+    let what = "tlsclient is missing: a node whose control service asks for a certificate, as one made by `meshctl node add` \
+                does, takes no job from here";
+    Some((what, format!("work-controller: {{tlsclient: {}}}, then: meshctl reload", profile.name)))
+}
+
 impl Findings {
     pub(super) fn controller(&mut self, config: &Config) {
         let Some(controller) = &config.controller else { return };
@@ -22,6 +31,9 @@ impl Findings {
         self.credentials(controller);
         self.runner(controller);
         self.peer_keys(config, controller);
+        if let Some((what, remedy)) = lacks_tls_client(config) {
+            self.find(Severity::Warning, WHAT, what, Some(&remedy));
+        }
         self.run_dir(&controller.run_dir);
         if !controller.verify_signature {
             let what = "verifysignature is false: every node of the mesh may submit jobs here";

@@ -4,7 +4,7 @@
 //! files are opened for reading. What the configuration itself gets wrong is `config`'s to say; certificates and keys
 //! are `trust`'s part.
 
-mod controller;
+pub(super) mod controller;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -43,10 +43,10 @@ const PROGRAM: &str = "install it, or write its path where the configuration nam
 /// What to do about a directory in which nothing can be made.
 const WRITABLE: &str =
     "chown it to the daemon's user; if the file system is read-only, dmesg says why: mount -o remount,rw";
-/// What to do about something that is in use.
-const RUNNING: &str = "if by this very node, check with --running";
 /// What the files of a node that runs hold for it.
 pub(super) const NEXT_START: &str = "the next start or reload fails: ";
+/// What to do about something that is in use.
+const RUNNING: &str = "if by this very node, check with --running";
 
 /// Checks what the arguments name and prints the findings: 0 if nothing keeps a node from starting.
 pub(super) fn main(args: &[String]) -> ExitCode {
@@ -174,14 +174,14 @@ struct Findings {
 impl Findings {
     /// What keeps a node from starting.
     fn add(&mut self, place: impl Display, what: impl Display) {
-        self.find(Severity::Error, place, what, None);
-    }
         let what = if self.running { format!("{NEXT_START}{what}") } else { what.to_string() };
         self.find(Severity::Error, place, what, None);
     }
 
     /// What keeps a part of it from working.
     fn lacks(&mut self, place: impl Display, what: impl Display) {
+        self.find(Severity::Error, place, what, None);
+    }
 
     fn warn(&mut self, place: impl Display, what: impl Display) {
         self.find(Severity::Warning, place, what, None);
