@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,9 @@ use crate::wire::{Cost, DataHeader, NodeId, Problem, ServiceName, Unreachable};
 
 /// Inputs handled between two looks at the timers.
 const BATCH: usize = 256;
+
+/// Former neighbours that are remembered.
+const MOST_LOST: usize = 256;
 
 /// What reaches the driver from links and sockets, in a bounded channel.
 #[derive(Debug)]
@@ -75,6 +79,8 @@ pub(super) struct Driver {
     /// Sessions whose peers have introduced themselves, and may still refuse this node.
     pub(super) introduced: BTreeMap<SessionId, (NodeId, Cost)>,
     pub(super) link_log: LinkLog,
+    /// Neighbours whose last link has ended, and when: for operators alone.
+    pub(super) lost: BTreeMap<NodeId, Timestamp>,
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
@@ -330,6 +336,7 @@ impl Driver {
             && let Some(shared) = self.sessions.get(&session)
         {
             self.link_log.connected(&peer, cost, shared);
+            self.lost.remove(&peer);
         }
     }
 
@@ -340,6 +347,12 @@ impl Driver {
             let is_other = |id: &&SessionId| peer.is_some() && self.mesh.peer(**id) == peer;
             let other = self.sessions.keys().find(is_other).map(|id| self.sessions[id].direction);
             self.link_log.ended(&Ended { peer, on: &shared, reason, was_up, other });
+            if let Some(peer) = peer.filter(|_| was_up && other.is_none()) {
+                if self.lost.len() >= MOST_LOST {
+                    self.lost.pop_first();
+                }
+                self.lost.insert(peer.clone(), self.clock.now().wall);
+            }
             // One that was refused, as there is another session with it, is known as well.
             peer.into_iter().for_each(|peer| shared.note_peer(peer));
             shared.close();

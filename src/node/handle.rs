@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
@@ -115,6 +116,7 @@ impl NodeHandle {
             sessions: BTreeMap::new(),
             introduced: BTreeMap::new(),
             link_log: LinkLog::default(),
+            lost: BTreeMap::new(),
             next_session: 1,
             stop: stop.clone(),
             stop_cause: Some(stop_cause),
@@ -139,6 +141,11 @@ impl NodeHandle {
     /// The sessions with neighbours, by name. Empty once the node has stopped.
     pub async fn links(&self) -> Vec<LinkStatus> {
         self.ask(|driver| driver.links()).await.unwrap_or_default()
+    }
+
+    /// The former neighbours without a link, and since when. Empty once the node has stopped.
+    pub async fn lost(&self) -> BTreeMap<NodeId, Timestamp> {
+        self.ask(|driver| driver.lost.clone()).await.unwrap_or_default()
     }
 
     /// The peers that the node dials, in the order in which they were added.

@@ -313,6 +313,28 @@ def test_files_that_the_next_start_would_refuse(mesh, pki):
     assert words.startswith("there is no program"), words
 
 
+def test_a_neighbour_that_is_lost(mesh):
+    control = mesh.node("control", listen=True)
+    e1, _hop, _behind = mesh.node("e1", peers=["control"]), mesh.node("hop", listen=True, peers=["control"]), mesh.node("behind", peers=["hop"])
+    mesh.start()
+    assert examine(control) == []
+    e1.stop()
+    mesh["behind"].stop()
+    until("both to be away", lambda: set(control.status()["RoutingTable"]) == {"hop"})
+    # Who was linked to another node is that node's to name.
+    hit = told(examine(control), "e1, which was linked to this node, is out of reach since", "on e1: systemctl status meshd", "warning")
+    assert hit["where"] == "node e1", hit
+    assert len(examine(control)) == 1
+    told(examine(mesh["hop"]), "node behind", "meshctl node forget behind", "warning")
+    e1.start()
+    until("it to be back", lambda: control.reaches("e1"))
+    assert examine(control) == []
+    e1.stop()
+    until("the loss", lambda: examine(control))
+    control.command("node forget e1")
+    assert examine(control) == []
+
+
 def test_instances_that_get_no_jobs(mesh, tmp_path):
     settings = {"discovery": "enabled", "heartbeat": "200ms", "lostafter": "1s", "rundir": str(tmp_path), "poll": "200ms"}
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(stand_in("own"))}])

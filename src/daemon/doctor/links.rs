@@ -1,9 +1,11 @@
 //! The checks of a running node's links: what goes wrong on those that are up, and why configured peers are not. Owns the
 //! dial that finds it out, and the remedies.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::timeout;
 
 use crate::backend::{self, DialFailure, DialSpec};
@@ -21,6 +23,8 @@ const LOSSY: f64 = 0.1;
 const SPEAKS_WITHIN: Duration = Duration::from_secs(3);
 /// For how long an operator is told that somebody has spoken in the node's name.
 const SPOKEN_LATELY: Duration = Duration::from_secs(600);
+/// Former neighbours that are named.
+const MOST_LOST: usize = 20;
 /// Bytes that wait on a link that is too slow for what is sent.
 const LONG_QUEUE: u64 = 1 << 20;
 
@@ -61,6 +65,26 @@ pub(super) fn of_name(node: &NodeId, status: &Status) -> Option<Finding> {
          (docs/security.md), and take links away until this ends, those of {first} first"
     );
     Some(Finding::fault(format_args!("node {node}"), what, remedy))
+}
+
+/// Former neighbours that are out of reach, until they are forgotten. Those that this node dials are told by their dials.
+pub(super) fn of_lost(
+    lost: &BTreeMap<NodeId, Timestamp>,
+    status: &Status,
+    dials: &[DialStatus],
+) -> Vec<Finding> {
+    let is_away =
+        |node| status.known_connection_costs.contains_key(node) && !status.routing_table.contains_key(node);
+    let is_dialled = |node| dials.iter().any(|dial| dial.node_id.as_ref() == Some(node));
+    let away = lost.iter().filter(|(node, _)| is_away(*node) && !is_dialled(*node)).take(MOST_LOST);
+    let told = |(node, since): (&NodeId, &Timestamp)| {
+        let what = format!("{node}, which was linked to this node, is out of reach since {since:.0}");
+        let remedy = format!(
+            "on {node}: systemctl status meshd, then meshctl doctor; if it is gone for good: meshctl node forget {node}"
+        );
+        Finding::advice(format_args!("node {node}"), what, remedy)
+    };
+    away.map(told).collect()
 }
 
 /// The peers of the configuration that have no session. Each is dialled once to learn why, unless the node there is linked

@@ -50,7 +50,7 @@ impl Doctor {
         let turn = self.turn.clone().lock_owned().await;
         let (config, sources) = self.reloader.in_force().await;
         let (sessions, status) = (self.node.links().await, self.node.status().await);
-        let dials = self.node.dials();
+        let (lost, dials) = (self.node.lost().await, self.node.dials());
         let here = {
             let config = config.clone();
             tokio::task::spawn_blocking(move || {
@@ -71,6 +71,7 @@ impl Doctor {
         here.into_iter()
             .chain(links::of_name(self.node.id(), &status))
             .chain(sessions.iter().flat_map(links::of_session))
+            .chain(links::of_lost(&lost, &status, &dials))
             .chain(peers)
             .chain(instances)
             .collect()
