@@ -51,6 +51,7 @@ impl Mesh {
     /// contest it are rejected. The peer's own updates are not of that kind: they are greetings as well.
     pub(super) fn confirm_alive(&mut self, session: SessionId) {
         let Some(established) = self.established_mut(session) else { return };
+        established.is_let_in = true;
         if established.prove_alive_by.take().is_none() {
             return;
         }

@@ -62,6 +62,8 @@ impl Mesh {
             // The peer was faster: this is more than a greeting.
             if lists_us {
                 self.check_update(session, received, now);
+                // Or it lists another node of our name, and refuses us as soon as it has heard us.
+                self.established_mut(session).into_iter().for_each(|known| known.is_let_in = false);
             }
         }
         Ok(())

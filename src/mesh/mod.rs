@@ -147,9 +147,9 @@ impl Mesh {
         self.sessions.peer(session)
     }
 
-    /// Whether the neighbour on a session has let this node in: it lists it among its own.
+    /// Whether the neighbour on a session has let this node in.
     pub fn is_let_in(&self, session: SessionId) -> bool {
-        self.sessions.established(session).is_some_and(|established| established.listed.is_some())
+        self.sessions.established(session).is_some_and(|established| established.is_let_in)
     }
 
     /// A link has come up, dialled or accepted: introduces this node on it.

@@ -56,6 +56,8 @@ pub(super) struct Established {
     /// The newest update (epoch, sequence) in which the peer has listed us as its neighbour: newer ones must
     /// go on doing so, while an older one may have been overtaken on its way.
     pub(super) listed: Option<(u64, u64)>,
+    /// The peer has answered our introduction: it lists us since, or sends what it sends only on an established session.
+    pub(super) is_let_in: bool,
     /// Another session claims to be this peer: until when this one has time to prove that it is alive.
     pub(super) prove_alive_by: Option<Tick>,
     /// Whether the peer has the smaller name of the two.
@@ -204,6 +206,7 @@ impl Established {
             }
             (Some(_), listed) => {
                 self.listed = listed.max(Some(version));
+                self.is_let_in = true;
                 Ok(PeerUpdate::Process)
             }
         }
@@ -280,6 +283,7 @@ impl Sessions {
             peer: peer.clone(),
             cost,
             listed: None,
+            is_let_in: false,
             prove_alive_by: None,
             is_first: peer < own,
             next_ping: now,

@@ -20,8 +20,12 @@ pub(super) struct Dial {
 #[derive(Debug, Default)]
 struct DialState {
     answered: Option<NodeId>,
-    ended: Option<LinkEnd>,
+    /// Why sessions have ended since the last one was up, each reason once.
+    ends: Vec<LinkEnd>,
 }
+
+/// Reasons that are remembered of a dial.
+const MOST_ENDS: usize = 16;
 
 /// Why there is no session, as of the last one or the last attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,13 +50,18 @@ impl Dial {
 
     /// A session is up.
     pub(super) fn note_up(&self) {
-        self.state.lock().ended = None;
+        self.state.lock().ends.clear();
     }
 
-    /// A session has ended, or there was none. True if the last one did not end for the same reason.
+    /// A session has ended, or there was none. True if none has ended for that reason since one was up: what a peer refuses
+    /// may end now by its word, and now by a connection that it closed before that was read.
     pub(super) fn note_end(&self, end: &LinkEnd) -> bool {
-        let last = self.state.lock().ended.replace(end.clone());
-        last.as_ref() != Some(end)
+        let ends = &mut self.state.lock().ends;
+        let is_news = !ends.contains(end);
+        ends.retain(|known| known != end);
+        ends.push(end.clone());
+        ends.drain(..ends.len().saturating_sub(MOST_ENDS));
+        is_news
     }
 }
 
@@ -65,7 +74,7 @@ pub struct DialStatus {
     pub host_and_port: String,
     /// The node that answered there last, if one has.
     pub node_id: Option<NodeId>,
-    /// Why it has no session, unless it has one or was never dialled.
+    /// Why it has no session, unless it has one or was never dialled: a refusal if there was one, else the last reason.
     pub ended: Option<LinkEnd>,
 }
 
@@ -87,12 +96,14 @@ impl Dials {
         let all = self.0.lock();
         let known = all.iter().filter_map(Weak::upgrade);
         let status = |dial: Arc<Dial>| {
-            let DialState { answered, ended } = &*dial.state.lock();
+            let DialState { answered, ends } = &*dial.state.lock();
+            let is_refusal = |end: &&LinkEnd| matches!(end, LinkEnd::Refused(_) | LinkEnd::RefusedByPeer);
+            let ended = ends.iter().rfind(is_refusal).or(ends.last());
             DialStatus {
                 address: dial.address.clone(),
                 host_and_port: dial.host_and_port.clone(),
                 node_id: answered.clone(),
-                ended: ended.clone(),
+                ended: ended.cloned(),
             }
         };
         known.map(status).collect()

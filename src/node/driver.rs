@@ -221,13 +221,14 @@ impl Driver {
         self.mesh.set_max_idle(limit);
     }
 
-    /// The sessions with neighbours, by name.
+    /// The sessions with neighbours that have let this node in, by name.
     pub(super) fn links(&self) -> Vec<LinkStatus> {
         let status = |(peer, neighbour): (NodeId, Neighbour)| {
             let shared = self.sessions.get(&neighbour.session)?;
             Some(LinkStatus::of(peer, &neighbour, shared))
         };
-        self.mesh.neighbours().into_iter().filter_map(status).collect()
+        let all = self.mesh.neighbours().into_iter();
+        all.filter(|(_, one)| !self.introduced.contains_key(&one.session)).filter_map(status).collect()
     }
 
     /// Carries out all outputs of the core.

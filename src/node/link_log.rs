@@ -187,10 +187,10 @@ mod tests {
         let (on, mut log, peer) =
             (session(Direction::Outbound, Some(&dial)), LinkLog::default(), NodeId::new("b").unwrap());
         let known = || dials.all()[0].ended.clone();
-        let mut end = |reason: CloseReason, other: Option<Direction>| {
-            let before = known();
-            log.ended(&Ended { peer: Some(&peer), on: &on, reason: &reason, was_up: false, other });
-            (known() != before).then(known).flatten()
+        let end = |reason: CloseReason, other: Option<Direction>| {
+            let ended = Ended { peer: Some(&peer), on: &on, reason: &reason, was_up: false, other };
+            let end = ended.end();
+            dial.note_end(&end).then_some(end)
         };
         let rejected = || CloseReason::RejectedByPeer;
         let living = || CloseReason::AlreadyConnected(peer.clone());
@@ -201,6 +201,7 @@ mod tests {
         let own = end(CloseReason::OwnId, None);
         assert!(matches!(own, Some(LinkEnd::Refused(_))), "{own:?}");
         assert_eq!(end(CloseReason::OwnId, None), None);
+        assert_eq!(end(rejected(), None), None, "that was told before");
         let reserve = Some(LinkEnd::InReserve(Direction::Inbound));
         assert_eq!(end(living(), Some(Direction::Inbound)), reserve);
         assert_eq!(end(rejected(), Some(Direction::Inbound)), None);

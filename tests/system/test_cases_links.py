@@ -3,11 +3,13 @@
 Each further attempt is a line at debug, so the tests wait for some of these and count the others.
 """
 
+import re
 import socket
 import ssl
 
 import pytest
 
+import go
 from mesh import free_port, until
 from test_doctor import examine, told
 
@@ -68,7 +70,7 @@ def test_our_own_name_as_a_peer_is_told_once(mesh):
     refused = lines(node, "WARN", "connection refused")
     assert len(refused) <= 2 and any("our own node ID" in line for line in refused), refused
     assert " connected " not in node.log(), node.log()
-    told(examine(node), "this node refuses it: it uses our own node ID", "meshctl reload", "warning")
+    told(examine(node), "this node refuses it: it uses our own node ID", "meshctl reload")
 
 
 def test_a_node_that_is_not_wanted_never_says_that_it_is_connected(mesh):
@@ -80,6 +82,27 @@ def test_a_node_that_is_not_wanted_never_says_that_it_is_connected(mesh):
         repeats(node, " disconnected ")
         assert len(lines(node, "WARN", "connection refused")) == 1, node.log()
         assert " connected " not in node.log(), node.log()
+
+
+@pytest.mark.parametrize("hop", ["meshd", *go.EACH])
+def test_the_second_node_of_a_name_is_told_once_and_never_connected(mesh, hop):
+    port = free_port()
+    listener = {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1"}}
+    mesh.add("hop", [listener], program=go.program(hop)).start()
+    first, twin = (mesh.add(name, [DEBUG, {"tcp-peer": {"address": f"127.0.0.1:{port}"}}]) for name in ("near", "twin"))
+    twin.config.write_text(twin.config.read_text().replace('"id": "twin"', '"id": "near"'))
+    first.start()
+    first.logged(" connected ")
+    twin.spawn()
+    # A node of receptor closes often before its words are read, so there are a few reasons; none is told twice.
+    until("eight attempts", lambda: len(re.findall(" (?:disconnected|connection refused|(?:still )?cannot reach peer)", twin.log())) >= 8)
+    told_of = [re.sub("^.*? WARN ", "", re.sub("session=#[0-9]+", "", line)) for line in lines(twin, "WARN", "")]
+    assert told_of and len(told_of) == len(set(told_of)) <= 4, told_of
+    assert " connected " not in twin.log(), twin.log()
+    # Of a Go node's refusals some are read, as it comes.
+    if hop == "meshd":
+        until("it to know who refuses", lambda: [one for one in examine(twin) if "it refuses this node" in one["what"]])
+        told(examine(twin), "answers, and it refuses this node", "another node with this ID is in the mesh: one bundle is for one host")
 
 
 def test_a_listener_without_tls_answers_who_speaks_tls(mesh):

@@ -391,7 +391,7 @@ def test_a_peer_that_does_not_want_this_node(mesh):
     listener = {"tcp-listener": {"port": port, "bindaddr": "127.0.0.1", "allowedpeers": ["other"]}}
     mesh.add("hop", [listener]).start()
     near = alone(mesh, {"tcp-peer": {"address": f"127.0.0.1:{port}"}})
-    told(examine(near), "answers, and it refuses this node", "allowedpeers", "warning")
+    told(examine(near), "answers, and it refuses this node", "allowedpeers")
 
 
 @pytest.fixture

@@ -272,6 +272,20 @@ def test_a_bundle_of_awx_is_a_node_as_well(world):
     assert json.loads(h1.run("meshctl install --json awx.tar.gz"))["changed"] is False
 
 
+def test_one_bundle_is_for_one_host(world):
+    control, second = world["control"], world["h1"]
+    second.run("systemctl stop meshd; rm -rf /etc/meshd; >/run/log; apt install ./meshd.deb")
+    until("the first one to be linked", lambda: "e1" in links(control))
+    control.run("scp e1.tar root@h1.example.org:")
+    said = second.fails("meshctl install e1.tar", 120)
+    assert "e1 runs, but has no link after 20 s" in said, said
+    assert "it refuses this node" in said and "another node with this ID is in the mesh: one bundle is for one host" in said, said
+    doctor = second.try_to("meshctl doctor")
+    assert doctor.returncode == 1 and "one bundle is for one host" in doctor.stdout, doctor
+    assert second.log().count("connection refused") == 1 and " connected " not in second.log(), second.log()
+    second.run("systemctl stop meshd")
+
+
 def test_a_controller_gets_its_instances(world):
     control, e1 = world["control"], world["e1"]
     said = add(world, "e9", "--role execution")

@@ -128,14 +128,13 @@ async fn bring_up(
         outcome.notes.push(format!("systemd does not run here: start `meshd --config-dir {CONF_D}`"));
         return Ok(());
     }
-    let dialled = link::dial(config).await;
     // A former run may have ended after it had put the files in place.
     let is_another = link::running(config).await.is_some_and(|id| id != outcome.node);
     let restarts = is_another || tree.has_changed(NODE_FILE) || tree.has_changed(host::DROP_IN);
     service.start(restarts, tree.has_changed(host::DROP_IN), runs_jobs(config))?;
     match link::wait(config).await {
         Ok(linked) => outcome.linked = linked,
-        Err(why) => outcome.fault = Some([vec![why], dialled].concat().join("\n")),
+        Err(why) => outcome.fault = Some([vec![why], link::faults(config).await].concat().join("\n")),
     }
     Ok(())
 }

@@ -167,20 +167,23 @@ fn of_peer(place: &str, spec: &DialSpec, dialled: &Dialled, ended: Option<&LinkE
             format!("see that meshd runs and its port is open {listens}"),
         ),
         Dialled::Speaks | Dialled::Silent => {
+            let is_refusal = matches!(ended, Some(LinkEnd::Refused(_) | LinkEnd::RefusedByPeer));
+            let severity = if is_refusal { Severity::Error } else { Severity::Warning };
             let (what, remedy) = match ended {
                 Some(LinkEnd::Refused(why)) => {
                     (format!("this node refuses it: {why}"), "correct it here or there, then: meshctl reload")
                 }
                 Some(LinkEnd::RefusedByPeer) => (
                     "it refuses this node".to_owned(),
-                    "its log says why: it may not allow this node (allowedpeers), or have two nodes of this name",
+                    "its log says why: another node with this ID is in the mesh: one bundle is for one host; or its \
+                     allowedpeers do not name this node",
                 ),
                 Some(LinkEnd::Lost(why) | LinkEnd::Failed(why)) => {
                     (format!("there is no session, the last one: {why}"), AGAIN)
                 }
                 Some(LinkEnd::InReserve(_)) | None => ("there is no session".to_owned(), AGAIN),
             };
-            return Finding::advice(place, format_args!("{address} answers, and {what}"), remedy);
+            return Finding::new(severity, place, format_args!("{address} answers, and {what}"), remedy);
         }
         Dialled::Ends(why) => (
             format!("{address} ends each session at once: {why}"),
@@ -237,13 +240,13 @@ mod tests {
     fn of_a_peer_that_answers_it_is_known_who_refuses_whom_and_why() {
         let spec = DialSpec::Tcp(TcpDialOptions { address: "hop:1".to_owned(), tls: None, congestion: None });
         let told = |ended| of_peer("", &spec, &Dialled::Speaks, Some(&ended));
-        for (ended, what) in [
-            (LinkEnd::Refused("b is not allowed".to_owned()), "this node refuses it: b is not allowed"),
-            (LinkEnd::RefusedByPeer, "it refuses this node"),
-            (LinkEnd::Failed("closed by the peer".to_owned()), "the last one: closed by the peer"),
+        for (ended, what, severity) in [
+            (LinkEnd::Refused("b".into()), "this node refuses it: b", Severity::Error),
+            (LinkEnd::RefusedByPeer, "it refuses this node", Severity::Error),
+            (LinkEnd::Failed("closed".into()), "the last one: closed", Severity::Warning),
         ] {
             let found = told(ended);
-            assert!(found.what.contains(what) && found.severity == Severity::Warning, "{found}");
+            assert!(found.what.contains(what) && found.severity == severity, "{found}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::solo::{Solo, as_data, as_update, millis, node, secs, update};
 use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
-use crate::wire::{Cost, REJECT};
+use crate::wire::{Cost, REJECT, RoutingUpdate};
 
 #[test]
 fn greets_at_once_and_every_second_and_gives_up_after_more_than_ten() {
@@ -54,7 +54,26 @@ fn answers_an_introduction_by_listing_the_peer() {
     );
 }
 
-fn rejected(policy: LinkPolicy, says: &[crate::wire::RoutingUpdate]) -> CloseReason {
+/// A receptor node that has a living link with another node of our name lists us from its first word on, and refuses us then.
+#[test]
+fn who_lists_us_before_it_has_heard_us_has_not_let_us_in() {
+    let first_words = || {
+        let mut solo = Solo::new("a");
+        let session = solo.open_with(LinkPolicy::default());
+        solo.say(session, &update("b", "first___", 1, 1, &[("a", 1.0)]));
+        assert!(solo.mesh.sessions.established(session).is_some() && !solo.mesh.is_let_in(session));
+        (solo, session)
+    };
+    let (mut solo, session) = first_words();
+    solo.say(session, &update("b", "second__", 1, 2, &[("a", 1.0)]));
+    assert!(solo.mesh.is_let_in(session), "it says so again");
+    let (mut solo, session) = first_words();
+    let flooded = RoutingUpdate { forwarding_node: node("b"), ..update("c", "of_c____", 1, 1, &[]) };
+    solo.say(session, &flooded);
+    assert!(solo.mesh.is_let_in(session), "it floods over the session");
+}
+
+fn rejected(policy: LinkPolicy, says: &[RoutingUpdate]) -> CloseReason {
     let mut solo = Solo::new("a");
     let session = solo.open_with(policy);
     for update in says {
