@@ -286,7 +286,7 @@ impl Hop {
                     ),
                 ));
             }
-            Some(NoAnswerCause::NoKey) => "; or configure work-verification there, to be asked from here",
+            Some(NoAnswerCause::NoKey) => "; or, to be asked from here, configure work-verification there",
             Some(NoAnswerCause::Unsigned) if !signs => "; or configure work-signing here",
             Some(NoAnswerCause::NoService) => "; it has no control-service in the mesh, or runs no jobs",
             Some(NoAnswerCause::Firewall) => "; a firewallrule rejects its control service",
@@ -304,7 +304,11 @@ impl Hop {
             )
             | None => "",
         };
-        let what = if is_other { OTHER_MAKE } else { text };
+        let what = match cause.known() == Some(NoAnswerCause::NoKey) {
+            true => "it has no key by which to know who asks: a hop needs none",
+            false if is_other => OTHER_MAKE,
+            false => text,
+        };
         Some(Finding::not_asked("", what, format_args!("on the host of {node}: meshctl doctor{more}")))
     }
 }

@@ -86,7 +86,7 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
         |way| refused(way, NoAnswerCause::NoKey),
         Severity::NotAsked,
-        "in its words",
+        "a hop needs none",
         "configure work-verification there",
     ),
     (
