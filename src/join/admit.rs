@@ -4,6 +4,7 @@
 //! running node, which reads its configuration again when somebody else has asked it to.
 
 use std::collections::BTreeSet;
+use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -17,7 +18,7 @@ use super::install::{Kit, Staged, names};
 use super::own::OwnNode;
 use super::place::{Access, Tree};
 use super::record::{NodeRole, PORT, Record};
-use crate::config::HostPort;
+use crate::config::{HostPort, nearest};
 use crate::os::regular_file::read_text;
 use crate::tls::ServerOptions;
 use crate::tls::inspect::{self, Verifier};
@@ -33,25 +34,24 @@ pub(crate) struct Newcomer {
     /// Whom it dials, or where it listens if `is_dialled`.
     pub(crate) peer: HostPort,
     pub(crate) is_dialled: bool,
+    /// The peer is this node, wherever its name leads.
+    pub(crate) is_here: bool,
     /// More names of its host.
     pub(crate) hosts: BTreeSet<String>,
 }
 
-/// Takes it in: what changes here is in `tree`, the bundle in `out`.
+/// Takes it in by its [record](Newcomer::record): what changes here is in `tree`, the bundle in `out`.
 ///
 /// # Errors
 /// What is missing, or wrong; the bundle is not written then.
 pub(crate) fn admit(
     newcomer: &Newcomer,
+    mut record: Record,
     own: &OwnNode,
     authority: &Authority,
     tree: &mut Tree,
     out: &Path,
 ) -> Result<(), JoinError> {
-    let mut record = newcomer.record(own, authority)?;
-    if out.exists() {
-        return Err(JoinError::Exists(out.to_owned()));
-    }
     let mut here = Here { own, authority, tree };
     if own.is_ours() {
         here.open_up(newcomer)?;
@@ -186,21 +186,66 @@ fn check_by_door(door: &ServerOptions, node: &str, certificate: &str) -> Result<
 }
 
 impl Newcomer {
-    fn record(&self, own: &OwnNode, authority: &Authority) -> Result<Record, JoinError> {
+    /// What the authority will remember of it, if there is one yet. Nothing is written.
+    ///
+    /// # Errors
+    /// What is wrong with what was typed: a name that another node has, a peer that is none, a bundle that is there.
+    pub(crate) fn record(
+        &self,
+        own: &OwnNode,
+        authority: Option<&Authority>,
+        out: &Path,
+    ) -> Result<Record, JoinError> {
         let mut record = Record::new(&self.node, self.role)?;
-        if let Some(known) = authority.record(&self.node)? {
+        if self.node == own.config().node.id.as_str() {
+            let text = "is the node of this host: give the new one a name of its own";
+            return Err(JoinError::Unready(format!("{} {text}", self.node)));
+        }
+        let records = authority.map_or_else(|| Ok(Vec::new()), Authority::records)?;
+        if let Some(known) = records.iter().find(|known| known.node == self.node) {
             if !known.is_removed() {
                 return Err(JoinError::Known(self.node.clone()));
             }
-            record.certificates = known.certificates;
+            record.certificates.clone_from(&known.certificates);
         }
-        if self.node == own.config().node.id.as_str() {
-            return Err(JoinError::Known(self.node.clone()));
+        if out.exists() {
+            return Err(JoinError::Exists(out.to_owned()));
+        }
+        let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        dir.read_dir().map_err(JoinError::of(dir))?;
+        if !self.is_dialled {
+            self.check_peer(own, &records)?;
         }
         record.hosts.extend(self.hosts.iter().cloned());
         if self.is_dialled {
             record.hosts.insert(self.peer.host.clone());
             record.listens = Some(self.peer.port);
+
+    /// Whether the peer is a node: one that was added and listens there, or this one, by a name that it has or that leads
+    /// here. This node's certificate gets the name, so no misspelt one may pass.
+    fn check_peer(&self, own: &OwnNode, records: &[Record]) -> Result<(), JoinError> {
+        let (id, host) = (own.config().node.id.as_str(), &self.peer.host);
+        let is_it = |record: &Record| match record.node == id {
+            true => record.hosts.contains(host),
+            false => record.is_at(&self.peer),
+        };
+        if host == id || self.is_here || records.iter().any(is_it) || leads_here(host) {
+            return Ok(());
+        }
+        let known: Vec<String> = records.iter().flat_map(Record::addresses).collect();
+        let (known, peer) = (known.iter().map(String::as_str).collect::<Vec<_>>(), self.peer.to_string());
+        let near = nearest(&peer, &known).map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
+        Err(JoinError::Unready(format!(
+            "--peer: no node that was added listens at {peer}, and {host} does not lead to this host (addresses of nodes: \
+             {}).{near} If it leads here by other ways, as behind NAT, give --here as well",
+            known.join(", ")
+        )))
+    }
+}
+
+/// Whether one of the addresses of a host is this one's.
+fn leads_here(host: &str) -> bool {
+    (host, 0).to_socket_addrs().is_ok_and(|mut found| found.any(|address| UdpSocket::bind(address).is_ok()))
         } else {
             record.dials = Some(self.peer.to_string());
             record.listens = self.role.relays().then_some(PORT);

@@ -100,6 +100,14 @@ impl Record {
         self.hosts.iter().find(|host| **host != self.node).unwrap_or(&self.node)
     }
 
+    /// Where it listens.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = String> {
+        let port = self.listens.filter(|_| !self.is_removed());
+        self.hosts
+            .iter()
+            .filter_map(move |host| Some(HostPort { host: host.clone(), port: port? }.to_string()))
+    }
+
     /// Whether it is what others reach at this address.
     pub(crate) fn is_at(&self, address: &HostPort) -> bool {
         self.listens == Some(address.port) && self.hosts.contains(&address.host) && !self.is_removed()

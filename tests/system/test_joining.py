@@ -159,6 +159,32 @@ def test_who_is_known_or_misspelt_is_not_added(world):
     assert not control.file("/home/e9.tar").exists()
 
 
+def test_what_is_refused_has_written_nothing(world):
+    control, e9 = world["control"], world["e9"]
+    changes = "find /etc/meshd -type f | sort | xargs sha256sum; ls; meshctl instance list -q"
+    before = control.run(changes)
+    for words, said in [
+        ("e9 --role execution --peer contrl.example.org", "Did you mean control.example.org:27199?"),
+        ("e9 --role execution --peer e1.example.org", "no node that was added listens at e1.example.org:27199"),
+        ("e9 --role execution --peer nosuch", "addresses of nodes: control:27199, control.example.org:27199"),
+        ("control --role execution --peer control.example.org", "control is the node of this host: give the new one a name of its own"),
+        ("default --role execution --peer control.example.org", "default is the name of a group of the controller"),
+        ("e9 --role execution --peer control.example.org --out nosuch/e9.tar", "nosuch: No such file or directory"),
+    ]:
+        refused = control.fails(f"meshctl node add {words}")
+        assert said in refused and "node remove" not in refused, refused
+        assert control.run(changes) == before, words
+    assert "no job gets there" not in world.said[0][2]
+    # Nor is an authority made for a mistake.
+    e9.run("apt install ./meshd.deb")
+    for words in ("x --role hop --peer nosuch.example.org", "../x --role hop --peer e9.example.org"):
+        e9.fails(f"meshctl node add {words}")
+        assert not e9.file("/etc/meshd/ca").exists(), words
+    # A name that leads here by other ways has to be said to be this node's.
+    e9.run("meshctl node add x --role hop --peer nosuch.example.org --here && rm -r x.tar /etc/meshd")
+    e9.run("systemctl stop meshd && apt install ./meshd.deb")
+
+
 def expiring(host, path):
     """The end and the number of a certificate of the host."""
     shown = json.loads(host.run(f"meshctl cert show --json {path}"))[0]
@@ -307,8 +333,13 @@ def test_a_controller_gets_its_instances(world):
     until("e1 to be back", lambda: links(e1) == ["control"])
     control.run("meshctl node remove --dead e1")
     until("e1 to be cut off", lambda: links(e1) == [])
+    controller = control.file("/etc/meshd/conf.d/20-controller.yml")
+    usual = controller.read_text()
+    controller.write_text("- work-controller: {}\n")
     instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
     assert "e1" not in instances
+    assert "no job gets there before work-controller has `tlsclient: mesh`" in said
+    controller.write_text(usual)
 
 
 @pytest.mark.timeout(400)

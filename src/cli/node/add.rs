@@ -35,6 +35,9 @@ pub(in crate::cli) struct Add {
     /// This node dials the new one, not the other way round
     #[arg(long)]
     dial: bool,
+    /// This node is the one at --peer, though its name does not lead here, as behind NAT
+    #[arg(long, conflicts_with = "dial")]
+    here: bool,
     /// A further name or address by which others dial it; may be repeated
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
@@ -76,27 +79,36 @@ impl Add {
         output: Output,
     ) -> Result<Exit, Failure> {
         let (own, mut tree) = self.places.open()?;
-        let (authority, is_new) = self.authority(&own)?;
-        let out = self.out.unwrap_or_else(|| PathBuf::from(format!("{}.tar", self.node)));
+        let authority = self.authority(&own)?;
+        let (is_new, out) =
+            (authority.is_none(), self.out.unwrap_or_else(|| format!("{}.tar", self.node).into()));
         let newcomer = Newcomer {
             node: self.node,
             role: self.role,
             peer: self.peer,
             is_dialled: self.dial,
+            is_here: self.here,
             hosts: self.host.into_iter().collect::<BTreeSet<_>>(),
         };
         let has_controller = own.config().controller.is_some();
         let is_instance = newcomer.role.runs_jobs() && has_controller;
         let node = &newcomer.node;
-        match admit(&newcomer, &own, &authority, &mut tree, &out) {
+        let record = match newcomer.record(&own, authority.as_ref(), &out) {
             // It was added before there was a controller, or its instance was removed or disabled since.
             Err(JoinError::Known(_)) if is_instance && !is_enabled(&context()?, node).await? => {
                 register(&context()?, node).await?;
                 let done = || format!("{node} was added already; registered and enabled the instance {node}");
                 return output.answer(&json!({"node": node, "instance": true}), done);
             }
-            admitted => admitted?,
+            record => record?,
+        };
+        // A node that does not run yet is started later.
+        if is_instance && let Ok(context) = context() {
+            check_instance(&context, node).await?;
         }
+        let create = || Authority::create(&self.places.ca, own.config().node.id.as_str(), Timestamp::now());
+        let authority = authority.map_or_else(create, Ok)?;
+        admit(&newcomer, record, &own, &authority, &mut tree, &out)?;
         if has_controller && own.is_ours() {
             // Its own jobs: syncs of projects at least.
             host::prepare_for_jobs(&mut tree, true)?;
@@ -116,6 +128,11 @@ impl Add {
             register(&context()?, node).await?;
             said.push(format!("registered and enabled the instance {node}"));
         }
+        if is_instance && own.config().controller.as_ref().is_some_and(|one| one.tls_client.is_none()) {
+            said.push(
+                "no job gets there before work-controller has `tlsclient: mesh`: see meshd check".to_owned(),
+            );
+        }
         let (file, peer) = (out.display(), &newcomer.peer.host);
         said.push(format!(
             "wrote {file}, which holds the private key of {node}: copy it to its host, and run there"
@@ -128,10 +145,10 @@ impl Add {
         output.answer(&json, || said.join("\n"))
     }
 
-    /// The authority, and whether it was made just now.
-    fn authority(&self, own: &OwnNode) -> Result<(Authority, bool), Failure> {
+    /// The authority; `None` if one may be made.
+    fn authority(&self, own: &OwnNode) -> Result<Option<Authority>, Failure> {
         if let Some(authority) = Authority::open(&self.places.ca)? {
-            return Ok((authority, false));
+            return Ok(Some(authority));
         }
         // What trusts another authority would not trust a new one.
         if !own.is_ours() {
@@ -151,7 +168,20 @@ impl Add {
             );
             return Err(Failure::new(Exit::Failed, text));
         }
-        Ok((Authority::create(&self.places.ca, id, Timestamp::now())?, true))
+        Ok(None)
+    }
+}
+
+/// Whether the controller would take the node as an instance.
+async fn check_instance(context: &Context, node: &str) -> Result<(), Failure> {
+    let group = operation::get_group(ByName { name: node.to_owned() });
+    match group.ask(&context.client).await {
+        Ok(_) => {
+            let text = "is the name of a group of the controller: give the node a name of its own";
+            Err(Failure::new(Exit::Failed, format!("{node} {text}")))
+        }
+        Err(error) if error.code() == Some(OperationCode::NotFound) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
