@@ -103,13 +103,13 @@ pub(crate) fn pack(
 pub(crate) struct Excluded {
     /// Whether this node dialled it.
     pub(crate) is_dialled: bool,
+    /// The profiles of this node that accept its certificates still.
+    pub(crate) accepts: Vec<String>,
     /// The command for each node that needs the new list.
     pub(crate) lists: Vec<String>,
-    /// What is left to do by hand.
-    pub(crate) notes: Vec<String>,
 }
 
-/// Takes back the certificates of a node: this one accepts them no more, and does not dial it.
+/// Takes back the certificates of a node, which this one does not dial any more.
 ///
 /// # Errors
 /// As the system's.
@@ -122,15 +122,9 @@ pub(crate) fn exclude(
 ) -> Result<Excluded, JoinError> {
     authority.revoke(record, now)?;
     let list = authority.list_path();
-    let mut notes = Vec::new();
-    if own.reads_list(Path::new(REVOKED)) {
-        tree.file(REVOKED, authority.list()?.as_bytes(), Access::Public)?;
-    } else {
-        let list = list.display();
-        notes.push(format!(
-            "this node's profiles do not read {REVOKED}: give them a crl, and bring {list} there"
-        ));
-    }
+    tree.directory("/etc/meshd/tls")?;
+    tree.file(REVOKED, authority.list()?.as_bytes(), Access::Public)?;
+    let accepts = own.without_list(Path::new(REVOKED));
     let file = own.peer_file(&record.node);
     tree.remove(&file.to_string_lossy())?;
     let is_dialled = tree.has_changed(&file.to_string_lossy());
@@ -138,7 +132,7 @@ pub(crate) fn exclude(
     let others = authority.records()?.into_iter().filter(|other| other.node != this && !other.is_removed());
     let listening = others.filter(|other| other.listens.is_some());
     let command = |other: Record| format!("scp {} root@{}:{REVOKED}", list.display(), other.host());
-    Ok(Excluded { is_dialled, lists: listening.map(command).collect(), notes })
+    Ok(Excluded { is_dialled, accepts, lists: listening.map(command).collect() })
 }
 
 /// Gives this node a new certificate in place, which it reads at once.
@@ -220,6 +214,12 @@ impl Newcomer {
         if self.is_dialled {
             record.hosts.insert(self.peer.host.clone());
             record.listens = Some(self.peer.port);
+        } else {
+            record.dials = Some(self.peer.to_string());
+            record.listens = self.role.relays().then_some(PORT);
+        }
+        Ok(record)
+    }
 
     /// Whether the peer is a node: one that was added and listens there, or this one, by a name that it has or that leads
     /// here. This node's certificate gets the name, so no misspelt one may pass.
@@ -246,12 +246,6 @@ impl Newcomer {
 /// Whether one of the addresses of a host is this one's.
 fn leads_here(host: &str) -> bool {
     (host, 0).to_socket_addrs().is_ok_and(|mut found| found.any(|address| UdpSocket::bind(address).is_ok()))
-        } else {
-            record.dials = Some(self.peer.to_string());
-            record.listens = self.role.relays().then_some(PORT);
-        }
-        Ok(record)
-    }
 }
 
 /// This node.

@@ -14,7 +14,7 @@ use super::configuration::{self, DATA, MARK, NODE_FILE, PROFILE, SOCKET};
 use super::record::{NodeRole, Record};
 use crate::config::{self, Config, ConfigErrors, HostPort};
 use crate::os::regular_file::read_text;
-use crate::tls::{ClientOptions, ServerOptions};
+use crate::tls::{ClientOptions, Files, ServerOptions};
 
 /// The configuration in a directory.
 pub(crate) struct OwnNode {
@@ -116,11 +116,14 @@ impl OwnNode {
         self.config.tcp_peers.iter().any(|peer| peer.address == *address)
     }
 
-    /// Whether each of its profiles goes by this list of revoked certificates.
-    pub(crate) fn reads_list(&self, list: &Path) -> bool {
-        let servers = self.config.tls_servers.iter().map(|server| &server.files);
-        let mut all = servers.chain(self.config.tls_clients.iter().map(|client| &client.files));
-        all.all(|files| files.crl.as_deref() == Some(list))
+    /// The profiles that accept certificates and do not go by this list of revoked ones.
+    pub(crate) fn without_list(&self, list: &Path) -> Vec<String> {
+        let reads = |files: &Files| files.crl.as_deref() == Some(list);
+        let accepts = |one: &&ServerOptions| one.require_client_cert || one.files.authorities.is_some();
+        let servers = self.config.tls_servers.iter().filter(accepts).filter(|one| !reads(&one.files));
+        let clients = self.config.tls_clients.iter().filter(|one| !reads(&one.files));
+        let servers = servers.map(|one| format!("tls-server {}", one.name));
+        servers.chain(clients.map(|one| format!("tls-client {}", one.name))).collect()
     }
 
     fn lacks(&self, what: &str) -> JoinError {

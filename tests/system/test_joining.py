@@ -312,10 +312,34 @@ def test_one_bundle_is_for_one_host(world):
     second.run("systemctl stop meshd")
 
 
+def test_a_profile_that_reads_no_list_of_revoked_certificates_is_named(world):
+    control = world["control"]
+    files = "cert: /etc/meshd/tls/node.crt, key: /etc/meshd/tls/node.key"
+    extra = control.file("/etc/meshd/conf.d/30-web.yml")
+
+    def remove():
+        control.run("meshctl node add x9 --role hop --peer control.example.org && rm x9.tar")
+        return control.run("meshctl node remove x9")
+
+    # It asks for no certificate, so a revoked one opens nothing more.
+    extra.write_text(f"- tls-server: {{name: page, {files}}}\n")
+    assert "revoked, and this node accepts them no more\n" in remove()
+    extra.write_text(f"- tls-server: {{name: api, {files}, clientcas: /etc/meshd/tls/ca.crt, requireclientcert: true}}\n")
+    said = remove()
+    assert "x9: its certificates are revoked\nthis node accepts them still by tls-server api: give it `crl: /etc/meshd/tls/ca.crl`" in said, said
+    assert control.run("cmp /etc/meshd/ca/ca.crl /etc/meshd/tls/ca.crl") == ""
+    extra.unlink()
+
+
 def test_a_controller_gets_its_instances(world):
     control, e1 = world["control"], world["e1"]
+    controller = control.file("/etc/meshd/conf.d/20-controller.yml")
+    usual = controller.read_text()
+    controller.write_text("- work-controller: {}\n")
     said = add(world, "e9", "--role execution")
     assert "registered and enabled the instance e9" in said
+    assert "no job gets there before work-controller has `tlsclient: mesh`" in said
+    controller.write_text(usual)
     # What it runs itself needs the same of its host.
     assert control.file("/etc/systemd/system/meshd.service.d/execution.conf").exists()
     instances = {one["name"]: one for one in json.loads(control.run("meshctl instance list --json"))["instances"]}
@@ -333,13 +357,8 @@ def test_a_controller_gets_its_instances(world):
     until("e1 to be back", lambda: links(e1) == ["control"])
     control.run("meshctl node remove --dead e1")
     until("e1 to be cut off", lambda: links(e1) == [])
-    controller = control.file("/etc/meshd/conf.d/20-controller.yml")
-    usual = controller.read_text()
-    controller.write_text("- work-controller: {}\n")
     instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
     assert "e1" not in instances
-    assert "no job gets there before work-controller has `tlsclient: mesh`" in said
-    controller.write_text(usual)
 
 
 @pytest.mark.timeout(400)

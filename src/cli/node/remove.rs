@@ -13,6 +13,7 @@ use crate::cli::table::count;
 use crate::cli::wait::{POLL, until};
 use crate::join::JoinError;
 use crate::join::admit::exclude;
+use crate::join::configuration::REVOKED;
 use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
 
 #[derive(Debug, Args)]
@@ -54,14 +55,19 @@ impl Remove {
         if is_instance && self.dead {
             leave(&context()?, &self.node, true).await?;
         }
-        let node = &self.node;
+        let (node, accepts) = (&self.node, excluded.accepts.join(", "));
+        let refused = if accepts.is_empty() { ", and this node accepts them no more" } else { "" };
+        let notes = (!accepts.is_empty()).then(|| {
+            format!(
+                "this node accepts them still by {accepts}: give it `crl: {REVOKED}`, then: meshctl reload"
+            )
+        });
         let json = json!({
             "node": node, "files": tree.changed(), "instance": is_instance, "lists": excluded.lists,
-            "notes": excluded.notes,
+            "notes": notes.iter().collect::<Vec<_>>(),
         });
-        let mut said =
-            vec![format!("{node}: its certificates are revoked, and this node accepts them no more")];
-        said.extend(excluded.notes);
+        let mut said = vec![format!("{node}: its certificates are revoked{refused}")];
+        said.extend(notes);
         if !excluded.lists.is_empty() {
             let text =
                 "Other nodes that listen accept them until they have the new list, which they read at once:";
