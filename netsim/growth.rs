@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use meshd::mesh::Options;
-use meshd::wire::Cost;
+use meshd_core::mesh::Options;
+use meshd_core::wire::Cost;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

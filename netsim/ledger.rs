@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use meshd::wire::{DATA_HEADER_LEN, DataHeader, MessageType, Problem, ServiceName, Unreachable};
+use meshd_core::wire::{DATA_HEADER_LEN, DataHeader, MessageType, Problem, ServiceName, Unreachable};
 
 /// What became of a datagram; of several copies, of one of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

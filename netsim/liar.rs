@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd::wire::advertisement::AdvertisementMessage;
-use meshd::wire::{Advertisement, ConnType, Cost, MessageType, NodeId, RoutingUpdate};
+use meshd_core::wire::advertisement::AdvertisementMessage;
+use meshd_core::wire::{Advertisement, ConnType, Cost, MessageType, NodeId, RoutingUpdate};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;

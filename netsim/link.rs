@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use meshd::wire::Cost;
+use meshd_core::wire::Cost;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 

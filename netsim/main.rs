@@ -102,7 +102,7 @@ fn a_mesh_grows_in_stages() {
 /// 3,000 nodes, or `NETSIM_NODES`; compiled for speed:
 ///
 /// ```sh
-/// CARGO_PROFILE_DEV_OPT_LEVEL=3 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test --test netsim -- --ignored --nocapture
+/// GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo test -p meshd-core --test netsim -- --ignored --nocapture
 /// ```
 #[test]
 #[ignore = "a measurement: takes long"]

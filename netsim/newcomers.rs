@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshd::wire::{Cost, NodeId};
+use meshd_core::wire::{Cost, NodeId};
 
 use crate::link::{Kind, Link, State};
 use crate::world::World;

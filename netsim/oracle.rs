@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use meshd::mesh::Mesh;
-use meshd::wire::{Cost, NodeId};
+use meshd_core::mesh::Mesh;
+use meshd_core::wire::{Cost, NodeId};
 
 use crate::link::{Link, State};
 use crate::world::{World, service};

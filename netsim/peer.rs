@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd::mesh::{Class, Event, Mesh, Now, Options, SessionId, Transmit};
-use meshd::wire::advertisement::AdvertisementMessage;
-use meshd::wire::{
+use meshd_core::mesh::{Class, Event, Mesh, Now, Options, SessionId, Transmit};
+use meshd_core::wire::advertisement::AdvertisementMessage;
+use meshd_core::wire::{
     DataHeader, MAX_HOPS, MessageType, NodeId, Problem, RoutingUpdate, ServiceName, Unreachable,
 };
 use rand::rngs::SmallRng;

@@ -67,7 +67,7 @@ pub(crate) fn recorded() -> impl Iterator<Item = (Case, u64)> {
 /// What to type to see a run again.
 pub(crate) fn command(case: &Case) -> String {
     format!(
-        "NETSIM_SEED={} NETSIM_SCENARIO={:?} cargo test --test netsim -- replay --nocapture",
+        "NETSIM_SEED={} NETSIM_SCENARIO={:?} cargo test -p meshd-core --test netsim -- replay --nocapture",
         case.seed, case.scenario
     )
 }

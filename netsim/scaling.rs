@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use meshd::mesh::Options;
-use meshd::wire::{Cost, NodeId, RoutingUpdate};
+use meshd_core::mesh::Options;
+use meshd_core::wire::{Cost, NodeId, RoutingUpdate};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use meshd::wire::{Problem, ServiceName};
+use meshd_core::wire::{Problem, ServiceName};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -19,6 +19,8 @@ use crate::world::{Counts, World, service};
 const TWIN_LIVES: Duration = Duration::from_secs(60);
 /// After the last lie, all tables are true again within this time.
 const LIE_LIVES: Duration = Duration::from_secs(20);
+/// And longer for each node of a line: the lie, and what outdoes it, cross all its links.
+const LIE_CROSSES: Duration = Duration::from_millis(160);
 /// Where a receptor node has kept back what outdoes a lie, the node itself has to speak again: 60 s after its last word.
 const LIE_LIVES_IF_MIXED: Duration = Duration::from_secs(75);
 
@@ -350,7 +352,8 @@ impl Case {
                 return Err(format!("{} was ended by lies", node.id));
             }
             if quiet {
-                world.run(if self.is_mixed() { LIE_LIVES_IF_MIXED } else { LIE_LIVES });
+                let lives = if self.is_mixed() { LIE_LIVES_IF_MIXED } else { LIE_LIVES };
+                world.run(lives + LIE_CROSSES * world.nodes.len() as u32);
             }
             if quiet && !may_keep {
                 let truth = Truth::of(world);

@@ -1,7 +1,7 @@
 //! Shapes of meshes. Every shape is connected; costs and names come from the seed, so that the order of
 //! names never follows the shape.
 
-use meshd::wire::{Cost, NodeId};
+use meshd_core::wire::{Cost, NodeId};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use meshd::mesh::{LinkPolicy, SessionId};
+use meshd_core::mesh::{LinkPolicy, SessionId};
 
 use crate::link::{Kind, Link, State};
 use crate::world::{Happening, World};

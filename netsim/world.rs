@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd::mesh::{Class, Event, LocalService, Mesh, Now, SessionId, Tick, Transmit};
-use meshd::wire::{ConnType, MessageType, NodeId, ServiceName};
+use meshd_core::mesh::{Class, Event, LocalService, Mesh, Now, SessionId, Tick, Transmit};
+use meshd_core::wire::{ConnType, MessageType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 

@@ -41,7 +41,7 @@ def linked(target):
         if crate not in found:
             found.add(crate)
             todo += [dep["pkg"] for dep in nodes[crate]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
-    others = [crates[crate] for crate in found if crate != metadata["resolve"]["root"]]
+    others = [crates[crate] for crate in found if crates[crate]["source"]]
     return sorted(others, key=lambda crate: (crate["name"], crate["version"]))
 
 

@@ -9,7 +9,8 @@
 //! arrow.
 //!
 //! - [`wire`] owns every byte layout that travels between nodes.
-//! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument.
+//! - [`mesh`] owns the protocol, pure: sessions, routes, floods, datagrams; time is an argument. With `wire` and `counters` it
+//!   is a crate of its own, `meshd-core`, which `netsim` simulates.
 //! - [`backend`] owns links to neighbours: dial, listen, redial, sessions of whole packets.
 //! - [`node`] owns the running node: the task around `mesh`, its links, queues and datagram sockets.
 //! - [`congestion`] owns how much may be in flight on a QUIC connection: of links, and of streams.
@@ -48,12 +49,10 @@ pub(crate) mod confine;
 pub mod congestion;
 pub(crate) mod control;
 pub mod controller;
-pub mod counters;
 pub(crate) mod daemon;
 pub(crate) mod duration;
 pub(crate) mod http;
 pub(crate) mod join;
-pub mod mesh;
 pub mod node;
 pub(crate) mod os;
 pub mod pods;
@@ -63,8 +62,8 @@ pub(crate) mod service;
 pub mod stream;
 pub(crate) mod telemetry;
 pub mod tls;
-pub mod wire;
 pub mod work;
 
 pub use cli::command_line;
+pub use meshd_core::{counters, mesh, wire};
 pub use program::main;

@@ -1,19 +1,23 @@
-//! Keys as `ssh-keygen` writes them: a private key file in OpenSSH's format, and a public key in one line.
+//! Keys as `ssh-keygen` writes them: a private key file in OpenSSH's format (PROTOCOL.key of OpenSSH), and a public key in
+//! one line (RFC 4253, section 6.6).
 //!
 //! Owns their conversion into what the library for signatures reads. It refuses to know files, and which keys a node
 //! asks for.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey};
 use simple_asn1::{ASN1Block, BigInt, BigUint};
-use ssh_key::Mpint;
-use ssh_key::private::{KeypairData, RsaKeypair};
-use ssh_key::public::KeyData;
 
 use super::keys::{PrivateKey, Problem, PublicKey};
 
 /// PKCS #8 up to the 32 bytes of an Ed25519 key (RFC 8410, section 7).
 const ED25519_PKCS8: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+const ED25519: &str = "ssh-ed25519";
+const RSA: &str = "ssh-rsa";
+/// What a private key begins with.
+const MAGIC: &[u8] = b"openssh-key-v1\0";
 
 /// True if a public key's line begins here, of whatever kind.
 pub(super) fn is_public(file: &[u8]) -> bool {
@@ -29,63 +33,125 @@ pub(super) fn public_key(file: &[u8]) -> Result<PublicKey, Problem> {
         1 => {}
         lines => return Err(Problem::SeveralLines(lines)),
     }
-    let key = ssh_key::PublicKey::from_openssh(text).map_err(|_| Problem::Unusable)?;
-    match key.key_data() {
-        KeyData::Ed25519(key) => {
-            Ok(PublicKey { algorithm: Algorithm::EdDSA, key: DecodingKey::from_ed_der(&key.0) })
+    let mut words = text.split_ascii_whitespace();
+    let (kind, blob) = words.next().zip(words.next()).ok_or(Problem::Unusable)?;
+    let blob = decoded(blob)?;
+    let mut fields = Fields(&blob);
+    if fields.text()? != kind {
+        return Err(Problem::Unusable);
+    }
+    let key = match kind {
+        ED25519 => {
+            let key: &[u8; 32] = fields.array()?;
+            PublicKey { algorithm: Algorithm::EdDSA, key: DecodingKey::from_ed_der(key) }
         }
-        KeyData::Rsa(key) => {
-            check_length(&key.n)?;
-            let key = DecodingKey::from_rsa_raw_components(bytes(&key.n)?, bytes(&key.e)?);
-            Ok(PublicKey { algorithm: Algorithm::RS512, key })
+        RSA => {
+            let (e, n) = (fields.number()?, fields.number()?);
+            check_length(n)?;
+            PublicKey { algorithm: Algorithm::RS512, key: DecodingKey::from_rsa_raw_components(n, e) }
         }
         // Kinds of keys that no signature here is made with.
-        _ => Err(Problem::Unusable),
-    }
+        _ => return Err(Problem::Unusable),
+    };
+    fields.end().map(|()| key)
 }
 
 /// Reads what stands between `-----BEGIN OPENSSH PRIVATE KEY-----` and its end.
 pub(super) fn private_key(file: &[u8]) -> Result<PrivateKey, Problem> {
-    let key = ssh_key::PrivateKey::from_openssh(file).map_err(|_| Problem::Unusable)?;
-    match key.key_data() {
-        KeypairData::Encrypted(_) => Err(Problem::Encrypted),
-        KeypairData::Ed25519(pair) => {
-            let der = [&ED25519_PKCS8[..], pair.private.as_ref()].concat();
+    let text = std::str::from_utf8(file).map_err(|_| Problem::Unusable)?;
+    let body = text.split_once("KEY-----").and_then(|(_, rest)| rest.split_once("-----END"));
+    let file = decoded(body.ok_or(Problem::Unusable)?.0)?;
+    let mut file = Fields(file.strip_prefix(MAGIC).ok_or(Problem::Unusable)?);
+    let (cipher, _kdf, _its_options) = (file.text()?, file.bytes()?, file.bytes()?);
+    if cipher != "none" {
+        return Err(Problem::Encrypted);
+    }
+    let (count, _public) = (file.word()?, file.bytes()?);
+    let mut fields = Fields(file.bytes()?);
+    if count != 1 || fields.word()? != fields.word()? {
+        return Err(Problem::Unusable);
+    }
+    match fields.text()? {
+        ED25519 => {
+            let (public, pair): (&[u8; 32], &[u8; 64]) = (fields.array()?, fields.array()?);
+            let (seed, again) = pair.split_at(32);
+            if again != public {
+                return Err(Problem::Unusable);
+            }
+            let der = [&ED25519_PKCS8[..], seed].concat();
             Ok(PrivateKey { algorithm: Algorithm::EdDSA, key: EncodingKey::from_ed_der(&der) })
         }
-        KeypairData::Rsa(pair) => {
-            check_length(&pair.public.n)?;
-            Ok(PrivateKey { algorithm: Algorithm::RS512, key: EncodingKey::from_rsa_der(&pkcs1(pair)?) })
+        RSA => {
+            check_length(Fields(fields.0).number()?)?;
+            Ok(PrivateKey { algorithm: Algorithm::RS512, key: EncodingKey::from_rsa_der(&pkcs1(fields)?) })
         }
         _ => Err(Problem::Unusable),
     }
 }
 
 /// The key as PKCS #1 has it, which names two exponents that OpenSSH leaves out.
-fn pkcs1(pair: &RsaKeypair) -> Result<Vec<u8>, Problem> {
-    let number = |number: &Mpint| Ok(BigUint::from_bytes_be(bytes(number)?));
-    let (public, private) = (&pair.public, &pair.private);
-    let (d, p, q) = (number(&private.d)?, number(&private.p)?, number(&private.q)?);
+fn pkcs1(mut fields: Fields<'_>) -> Result<Vec<u8>, Problem> {
+    let mut number = || Ok(BigUint::from_bytes_be(fields.number()?));
+    let (n, e, d, of_q_in_p) = (number()?, number()?, number()?, number()?);
+    let (p, q) = (number()?, number()?);
     let one = BigUint::from(1u8);
     if p <= one || q <= one {
         return Err(Problem::Unusable);
     }
     let (of_p, of_q) = (&d % (&p - &one), &d % (&q - &one));
-    let version = BigUint::ZERO;
-    let numbers =
-        [version, number(&public.n)?, number(&public.e)?, d, p, q, of_p, of_q, number(&private.iqmp)?];
+    let numbers = [BigUint::ZERO, n, e, d, p, q, of_p, of_q, of_q_in_p];
     let numbers = numbers.into_iter().map(|number| ASN1Block::Integer(0, BigInt::from(number))).collect();
     simple_asn1::to_der(&ASN1Block::Sequence(0, numbers)).map_err(|_| Problem::Unusable)
 }
 
-fn check_length(modulus: &Mpint) -> Result<(), Problem> {
-    match bytes(modulus)?.len() * 8 {
+fn check_length(modulus: &[u8]) -> Result<(), Problem> {
+    match modulus.len() * 8 {
         2048..=8192 => Ok(()),
         bits => Err(Problem::RsaLength(bits)),
     }
 }
 
-/// A number without leading zeros; no number of a key is below zero.
-fn bytes(number: &Mpint) -> Result<&[u8], Problem> {
-    number.as_positive_bytes().ok_or(Problem::Unusable)
+/// Base64, with line breaks or without.
+fn decoded(text: &str) -> Result<Vec<u8>, Problem> {
+    let text: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    BASE64_STANDARD.decode(text).map_err(|_| Problem::Unusable)
+}
+
+/// Fields as SSH writes them (RFC 4251, section 5): numbers of 4 bytes, and texts of a length that comes before them.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn word(&mut self) -> Result<u32, Problem> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(Problem::Unusable)?;
+        self.0 = rest;
+        Ok(u32::from_be_bytes(*word))
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Problem> {
+        let len = usize::try_from(self.word()?).map_err(|_| Problem::Unusable)?;
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(Problem::Unusable)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Problem> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Problem::Unusable)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], Problem> {
+        self.bytes()?.try_into().map_err(|_| Problem::Unusable)
+    }
+
+    /// A number without leading zeros; no number of a key is below zero.
+    fn number(&mut self) -> Result<&'a [u8], Problem> {
+        match self.bytes()? {
+            [0, number @ ..] => Ok(number),
+            number @ [0..0x80, ..] => Ok(number),
+            [] | [0x80..=0xff, ..] => Err(Problem::Unusable),
+        }
+    }
+
+    fn end(&self) -> Result<(), Problem> {
+        if self.0.is_empty() { Ok(()) } else { Err(Problem::Unusable) }
+    }
 }
