@@ -116,7 +116,7 @@ impl fmt::Display for ErrorLine {
 mod tests {
     use super::*;
 
-    /// Recorded from receptor 1.4.9 and 1.5.1. `tests/system/test_error_lines.py` asks the programs again.
+    /// Recorded from receptor 1.4.9 and 1.5.1. `tests/system/work/test_error_lines.py` asks the programs again.
     const RECORDED: [(&str, ErrorCode); 14] = [
         ("Unknown command", ErrorCode::UnknownCommand),
         ("Unknown command, nonsense", ErrorCode::UnknownCommand),

@@ -1,6 +1,6 @@
 //! Silent clients at a QUIC listener: some complete the handshake and say nothing, others only begin it. All
 //! are closed in time, at little cost, and an honest neighbour gets in meanwhile.
-//! `tests/system/test_silence.py` has the same tests for listeners on TCP, UDP and Unix sockets; only here
+//! `tests/system/links/test_silence.py` has the same tests for listeners on TCP, UDP and Unix sockets; only here
 //! there is a QUIC client.
 
 use std::net::{SocketAddr, UdpSocket};

@@ -1,5 +1,5 @@
 """The package meshd on a machine that has really booted, by dpkg and by rpm: installed, started, upgraded under a running
-job, killed, hung, removed, purged. What the units do beside is in tests/system/test_service.py."""
+job, killed, hung, removed, purged. What the units do beside is in tests/system/host/test_service.py."""
 
 import json
 import re

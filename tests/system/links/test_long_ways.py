@@ -13,7 +13,7 @@ import pytest
 
 from mesh import BINARIES
 
-WAN = Path(__file__).parents[2] / "benches" / "wan.py"
+WAN = Path(__file__).parents[3] / "benches" / "wan.py"
 
 
 def missing():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 #: A source file, by its path or by the end of its path.
 FILE = re.compile(r"(?<![\w/.*$-])((?:\.{1,2}/)*[\w./-]+\.(?:rs|py|yml|md|service|toml))\b(?!\()")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")

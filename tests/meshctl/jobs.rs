@@ -1,17 +1,13 @@
 //! meshctl's verbs on jobs against a scripted node: what it sends, what it prints, and its exit code.
 
-#[path = "support/fake_node.rs"]
-#[expect(dead_code, reason = "other tests play more kinds of steps")]
-mod fake_node;
-
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
+use crate::fake_node::{FakeNode, Step, asked, greeted, hear, say};
 use assert_cmd::Command;
-use fake_node::{FakeNode, Step, asked, greeted, hear, say};
 use serde_json::{Value, json};
 
 const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"controller"}"#;

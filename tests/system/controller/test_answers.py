@@ -15,7 +15,7 @@ from client import ControlError
 from mesh import own_runner, until
 from test_controller import runner, stream
 
-VECTORS = pathlib.Path(__file__).parent.parent / "vectors" / "answers"
+VECTORS = pathlib.Path(__file__).parents[2] / "vectors" / "answers"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 CHILD = re.compile(r"c[0-9a-f]{8}n(\d+)a(\d+)r[0-9a-f]{8}")
 #: Their values differ from run to run; what they are does not.

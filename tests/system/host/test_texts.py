@@ -1,6 +1,6 @@
 """tests/texts.txt lists the texts that other programs read; each must be in the source file listed with it.
 
-It starts nothing, and reads each listed file once. After files have moved, `python tests/system/test_texts.py --moved`
+It starts nothing, and reads each listed file once. After files have moved, `python tests/system/host/test_texts.py --moved`
 updates their paths in the list; it never changes a text.
 """
 
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIST = ROOT / "tests" / "texts.txt"
 PAGE = ROOT / "docs" / "protocol.md"
 
@@ -147,7 +147,7 @@ def test_cited_sections_of_the_protocol_exist():
     anchors = re.findall(r'<a id="([^"]+)">', text)
     assert len(anchors) > 40 and len(anchors) == len(set(anchors)), "each anchor has one place"
     links = set(re.findall(r"\]\(#([^)]+)\)", text))
-    for pattern in ("src/**/*.rs", "tests/**/*.rs", "tests/system/*.py", "netsim/*.rs", "docs/**/*.md", "*.md"):
+    for pattern in ("src/**/*.rs", "tests/**/*.rs", "tests/system/**/*.py", "netsim/*.rs", "docs/**/*.md", "*.md"):
         for file in ROOT.glob(pattern):
             links |= set(re.findall(r"protocol\.md#([a-z-]+)", file.read_text()))
     assert links <= set(anchors), f"no such section: {sorted(links - set(anchors))}"

@@ -7,7 +7,7 @@ import pytest
 
 from mesh import MESHD, environment
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "data" / "signs_in_a_script.sh"
+SCRIPT = pathlib.Path(__file__).parents[2] / "data" / "signs_in_a_script.sh"
 
 
 @pytest.mark.parametrize("by", ["cat {} | bash -s", "bash -s < {}"], ids=["pipe", "file"])

@@ -1,12 +1,5 @@
 //! meshctl against real nodes of the Go implementation.
 
-#[path = "support/process.rs"]
-mod process;
-#[path = "support/receptor.rs"]
-mod receptor;
-#[path = "support/until.rs"]
-mod until;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -19,8 +12,8 @@ use std::{
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-use process::Process;
-use until::until;
+use crate::process::Process;
+use crate::until::until;
 
 /// A node with the work types `cat` and `sh`, ended when dropped.
 struct Node {
@@ -66,7 +59,7 @@ impl Node {
     }
 }
 
-receptor::beside_go_nodes!(
+crate::receptor::beside_go_nodes!(
     a_job_there_and_back,
     failures_are_told,
     cancel_and_status,

@@ -12,7 +12,7 @@ import pytest
 from client import ControlError
 from mesh import HEALTHY, MESHCTL, RECEPTORCTL, command_type, environment, own_runner, until
 
-STAND_IN = pathlib.Path(__file__).with_name("stand_in_runner.py")
+STAND_IN = pathlib.Path(__file__).parents[1] / "stand_in_runner.py"
 RUNNER = f"{STAND_IN} worker"
 
 

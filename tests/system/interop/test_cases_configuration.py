@@ -10,7 +10,7 @@ import yaml
 from go import EACH, program
 from mesh import MESHD
 
-DATA = pathlib.Path(__file__).parents[1] / "data"
+DATA = pathlib.Path(__file__).parents[2] / "data"
 
 
 def check(tmp_path, text, name="node.yml"):

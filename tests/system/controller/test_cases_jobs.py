@@ -10,7 +10,7 @@ from mesh import ANSIBLE_RUNNER, HEALTHY, MESHCTL, VENV, command_type, environme
 from test_controller import ask
 from test_doctor import examine
 
-DIRECTORY = pathlib.Path(__file__).parents[1] / "data" / "needs_podman"
+DIRECTORY = pathlib.Path(__file__).parents[2] / "data" / "needs_podman"
 PATH = f"{VENV / 'bin'}:/usr/bin:/bin"
 
 

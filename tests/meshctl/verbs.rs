@@ -1,8 +1,5 @@
 //! meshctl against a scripted node: the exact bytes that it sends, its output and its exit code.
 
-#[path = "support/fake_node.rs"]
-mod fake_node;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -10,8 +7,8 @@ use std::{
     process::{Command as Process, Stdio},
 };
 
+use crate::fake_node::{FakeNode, Step, asked, greeted, hear, say};
 use assert_cmd::Command;
-use fake_node::{FakeNode, Step, asked, greeted, hear, say};
 
 const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"sh"}"#;
 const CREATED: &str = "Work unit created with ID abcd1234. Send stdin data and EOF.\n";
