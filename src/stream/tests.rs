@@ -284,7 +284,7 @@ async fn a_shared_connection_on_which_nothing_came_back_is_not_used_again() {
 async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
     let (_lab, nodes, mut listener, streams) = pair("full").await;
     let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
-    let mut kept_there = Vec::new();
+    let (mut kept_here, mut kept_there) = (None, Vec::new());
     let begun = Instant::now();
     // One more than it allows: those given up here continue at the other end.
     for _ in 0..=mux::MOST_STREAMS {
@@ -293,6 +293,8 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
         there.write_all(b"x").await.unwrap();
         assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'x');
         kept_there.push(there);
+        // With one of its streams in use here, the connection that is left stays.
+        kept_here.get_or_insert(here);
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "a handshake's limit is longer");
     assert_eq!(streams.connections(), 2);
