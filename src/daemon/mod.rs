@@ -202,7 +202,7 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         lines: LineBudget::default(),
     };
     reloader.start(Components::new(context, stop.clone())).await?;
-    watch::spawn(reloader.clone(), stop.clone());
+    watch::spawn(reloader.clone(), stop.clone()).await;
     systemd::spawn_watchdog(node.clone(), stop);
     life.enter(HealthState::Ready);
     systemd::ready();

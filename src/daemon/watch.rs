@@ -35,20 +35,25 @@ pub(super) trait Followed: Reload {
     fn files(&self) -> impl Future<Output = Vec<PathBuf>> + Send;
 }
 
-/// Watches the configuration's files until `stop`, if there are any.
-pub(super) fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
-    tokio::spawn(stop.run_until_cancelled_owned(watch(reload)));
+/// Watches the configuration's files until `stop`, if there are any. What changes after this has returned is noticed.
+pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
+    let files = reload.files().await;
+    if !files.is_empty() {
+        let watcher = Watcher::new("the configuration", EVENTS, POLL);
+        let changes = Changes::of(&watcher, &files).await;
+        // Looked at after the watch has begun, so that nothing falls in between.
+        let known = contents(&files).await;
+        tokio::spawn(stop.run_until_cancelled_owned(watch(reload, files, watcher, changes, known)));
+    }
 }
 
-async fn watch(reload: Arc<impl Followed>) {
-    let mut files = reload.files().await;
-    if files.is_empty() {
-        return;
-    }
-    let watcher = Watcher::new("the configuration", EVENTS, POLL);
-    let mut changes = Changes::of(&watcher, &files).await;
-    // Looked at after the watch has begun, so that nothing falls in between.
-    let mut known = contents(&files).await;
+async fn watch(
+    reload: Arc<impl Followed>,
+    mut files: Vec<PathBuf>,
+    watcher: Watcher,
+    mut changes: Changes,
+    mut known: Contents,
+) {
     loop {
         changes.next().await;
         changes.settle().await;
@@ -80,8 +85,10 @@ async fn watch(reload: Arc<impl Followed>) {
     }
 }
 
+type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
 /// What stands in the files; `None` for one that cannot be read.
-async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+async fn contents(files: &[PathBuf]) -> Contents {
     let files = files.to_vec();
     let read = move || {
         files.into_iter().map(|path| (path.clone(), regular_file::read(&path, LONGEST).ok())).collect()
@@ -156,7 +163,7 @@ mod tests {
         let (sender, mut reloads) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let _end = stop.clone().drop_guard();
-        spawn(Arc::new(Counter(sender, vec![path("c.yml")])), stop);
+        spawn(Arc::new(Counter(sender, vec![path("c.yml")])), stop).await;
         // A first change, written until the watch has begun.
         while timeout(SETTLE * 3, reloads.recv()).await.is_err() {
             let text = std::fs::read_to_string(path("c.yml")).unwrap() + "x";
@@ -188,7 +195,7 @@ mod tests {
         let (sender, mut reloads) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let _end = stop.clone().drop_guard();
-        spawn(Arc::new(Counter(sender, files.clone())), stop);
+        spawn(Arc::new(Counter(sender, files.clone())), stop).await;
         for text in (0..).map(|number| number.to_string()) {
             write(&text);
             if timeout(SETTLE * 4, reloads.recv()).await.is_ok() {
