@@ -28,7 +28,7 @@ use crate::work::run_dir;
 
 const TREES: &str = "trees";
 const MIRROR: &str = "mirror";
-/// Keys of servers: one file for each project.
+/// Keys of servers: one file for each project, and one of an operator's for all of them, which is only read.
 const KNOWN_HOSTS: &str = "known_hosts";
 /// What is left of a sync after its end, in its directory.
 const ANSWER: &str = "answer.json";
@@ -229,8 +229,9 @@ impl ProjectPlace {
         options: &ControllerOptions,
         hidden: Vec<PathBuf>,
     ) -> Confinement {
+        let for_all = self.directory.with_file_name(KNOWN_HOSTS);
         let mut read = options.sync_read.clone();
-        read.extend([self.directory.join(TREES), self.directory.join(KNOWN_HOSTS)]);
+        read.extend([self.directory.join(TREES), self.directory.join(KNOWN_HOSTS), for_all]);
         read.extend(sync.url.local_path());
         let run = self.run_directory(job);
         Confinement {
