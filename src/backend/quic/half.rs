@@ -244,13 +244,14 @@ impl QuicWriter {
         self.in_flight.clone()
     }
 
-    /// The other side allows all of them from the start.
+    /// The other side allows all of them from the start. The first one goes first.
     async fn open_lanes(&mut self) -> io::Result<()> {
-        for lane in self.streams.iter_mut().filter(|lane| lane.is_none()) {
-            *lane = Some(self.connection.open_uni().await?);
+        for (number, lane) in self.streams.iter_mut().enumerate().filter(|(_, lane)| lane.is_none()) {
+            let stream = self.connection.open_uni().await?;
+            stream.set_priority(i32::from(number == 0)).map_err(io::Error::from)?;
+            *lane = Some(stream);
         }
-        let first = self.streams[0].as_ref().map(|first| first.set_priority(1));
-        first.transpose().map(drop).map_err(io::Error::from)
+        Ok(())
     }
 
     /// Moves packets from the batch to their lanes.
