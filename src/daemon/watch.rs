@@ -37,58 +37,50 @@ pub(super) trait Followed: Reload {
 
 /// Watches the configuration's files until `stop`, if there are any. What changes after this has returned is noticed.
 pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
-    let files = reload.files().await;
-    if !files.is_empty() {
-        let watcher = Watcher::new("the configuration", EVENTS, POLL);
-        let changes = Changes::of(&watcher, &files).await;
-        // Looked at after the watch has begun, so that nothing falls in between.
-        let known = contents(&files).await;
-        tokio::spawn(stop.run_until_cancelled_owned(watch(reload, files, watcher, changes, known)));
+    let mut files = reload.files().await;
+    if files.is_empty() {
+        return;
     }
-}
-
-async fn watch(
-    reload: Arc<impl Followed>,
-    mut files: Vec<PathBuf>,
-    watcher: Watcher,
-    mut changes: Changes,
-    mut known: Contents,
-) {
-    loop {
-        changes.next().await;
-        changes.settle().await;
-        let mut now = contents(&files).await;
-        if now != known && now.values().any(Option::is_none) {
-            // A file that is gone for a moment is about to come back.
-            sleep(SETTLE).await;
+    let watcher = Watcher::new("the configuration", EVENTS, POLL);
+    let mut changes = Changes::of(&watcher, &files).await;
+    // Looked at after the watch has begun, so that nothing falls in between.
+    let mut known = contents(&files).await;
+    let watch = async move {
+        loop {
+            changes.next().await;
             changes.settle().await;
-            now = contents(&files).await;
+            let mut now = contents(&files).await;
+            if now != known && now.values().any(Option::is_none) {
+                // A file that is gone for a moment is about to come back.
+                sleep(SETTLE).await;
+                changes.settle().await;
+                now = contents(&files).await;
+            }
+            if now == known {
+                continue;
+            }
+            known = now;
+            info!("a configuration file has changed");
+            if let Err(error) = reload.reload().await {
+                error!(%error, "reload failed, nothing was changed");
+            }
+            // Files may have come and gone with it.
+            let followed = reload.files().await;
+            if followed != files && !followed.is_empty() {
+                files = followed;
+                changes = Changes::of(&watcher, &files).await;
+                let mut found = contents(&files).await;
+                // What has changed since the reload began is found at the next look.
+                found.extend(known.into_iter().filter(|(path, _)| files.contains(path)));
+                known = found;
+            }
         }
-        if now == known {
-            continue;
-        }
-        known = now;
-        info!("a configuration file has changed");
-        if let Err(error) = reload.reload().await {
-            error!(%error, "reload failed, nothing was changed");
-        }
-        // Files may have come and gone with it.
-        let followed = reload.files().await;
-        if followed != files && !followed.is_empty() {
-            files = followed;
-            changes = Changes::of(&watcher, &files).await;
-            let mut found = contents(&files).await;
-            // What has changed since the reload began is found at the next look.
-            found.extend(known.into_iter().filter(|(path, _)| files.contains(path)));
-            known = found;
-        }
-    }
+    };
+    tokio::spawn(stop.run_until_cancelled_owned(watch));
 }
-
-type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 /// What stands in the files; `None` for one that cannot be read.
-async fn contents(files: &[PathBuf]) -> Contents {
+async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let files = files.to_vec();
     let read = move || {
         files.into_iter().map(|path| (path.clone(), regular_file::read(&path, LONGEST).ok())).collect()

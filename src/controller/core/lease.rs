@@ -89,11 +89,7 @@ pub struct Lease {
     pub lasts: Duration,
 }
 
-impl Watched for Lease {
-    fn is_news(&self, before: &Self) -> bool {
-        self != before
-    }
-}
+impl Watched for Lease {}
 
 impl Lease {
     /// A control node starts, and takes its lease even if another process holds it: of two processes with the same node ID

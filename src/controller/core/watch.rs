@@ -10,16 +10,14 @@ use std::time::Duration;
 use super::time::Time;
 
 /// What is watched.
-pub trait Watched {
+pub trait Watched: PartialEq {
     /// Whether this is another one than before.
-    fn is_news(&self, before: &Self) -> bool;
-}
-
-impl Watched for Time {
     fn is_news(&self, before: &Self) -> bool {
         self != before
     }
 }
+
+impl Watched for Time {}
 
 /// The rows as one observer has seen them.
 #[derive(Debug, Clone)]
