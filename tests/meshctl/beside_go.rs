@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    process::{Command as Program, Stdio},
+    process::Command as Program,
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::process::Process;
 use crate::until::until;
+use crate::{interrupt, meshctl, spawned};
 
 /// A node with the work types `cat` and `sh`, ended when dropped.
 struct Node {
@@ -45,9 +46,8 @@ impl Node {
     }
 
     fn meshctl(&self, args: &[&str]) -> Command {
-        let mut command = Command::cargo_bin("meshctl").unwrap();
-        command.env_clear().arg("--socket").arg(self.dir.path().join("s")).args(args);
-        command.timeout(Duration::from_secs(60));
+        let mut command = meshctl(&self.dir.path().join("s"));
+        command.args(args);
         command
     }
 
@@ -110,19 +110,11 @@ fn cancel_and_status(program: &Path) {
 
 fn an_interrupted_payload_leaves_no_unit(program: &Path) {
     let node = Node::start(program);
-    let mut child = Program::new(assert_cmd::cargo::cargo_bin!("meshctl"))
-        .arg("--socket")
-        .arg(node.dir.path().join("s"))
-        .args(["work", "submit", "cat", "-p", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawned(&node.dir.path().join("s"), &["work", "submit", "cat", "-p", "-"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"half").unwrap();
     until("the unit exists", || (node.json(&["work", "list"]) != json!({})).then_some(()));
-    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    interrupt(&child);
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");

@@ -2,34 +2,21 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
-use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use crate::fake_node::{FakeNode, Step, asked, greeted, hear, say};
+use crate::{CREATED, STARTED, interrupt, spawned};
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
 const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"controller"}"#;
-const CREATED: &str = "Work unit created with ID abcd1234. Send stdin data and EOF.\n";
-const STARTED: &str = "{\"result\":\"Job Started\",\"unitid\":\"abcd1234\"}\n";
 const EVENT: &str = "{\"counter\":1,\"uuid\":\"u1\",\"event\":\"x\",\"stdout\":\"ok: [a]\"}\n";
 const RECAP: &str =
     "{\"counter\":2,\"uuid\":\"u2\",\"event\":\"playbook_on_stats\",\"stdout\":\"PLAY RECAP\"}\n";
 
-/// Runs meshctl against a script; returns exit code, standard output and standard error.
+/// Runs meshctl, which reads nothing, against a script; returns exit code, standard output and standard error.
 fn run(conversations: Vec<Vec<Step>>, args: &[&str]) -> (i32, String, String) {
-    let node = FakeNode::start(conversations);
-    let output = meshctl(&node.socket()).args(args).output().unwrap();
-    node.finish();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
-fn meshctl(socket: &Path) -> Command {
-    let mut command = Command::cargo_bin("meshctl").unwrap();
-    command.env_clear().arg("--socket").arg(socket).timeout(Duration::from_secs(60));
-    command
+    crate::run(conversations, args, b"")
 }
 
 /// The question of an operation, and its answer.
@@ -154,18 +141,8 @@ fn ctrl_c_cancels_and_a_second_one_leaves() {
     cancel.extend([Step::WaitForClose, Step::Signal]);
     script.push(cancel);
     let node = FakeNode::start(script);
-    let mut child = Process::new(assert_cmd::cargo::cargo_bin("meshctl"))
-        .env_clear()
-        .arg("--socket")
-        .arg(node.socket())
-        .args(["job", "run", folder.path().to_str().unwrap(), "-p", "site.yml"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let interrupt = |child: &std::process::Child| {
-        let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    };
+    let mut child =
+        spawned(&node.socket(), &["job", "run", folder.path().to_str().unwrap(), "-p", "site.yml"]);
     node.wait();
     interrupt(&child);
     node.wait();

@@ -4,32 +4,14 @@ use std::{
     fs,
     io::{Read, Write},
     path::Path,
-    process::{Command as Process, Stdio},
 };
 
 use crate::fake_node::{FakeNode, Step, asked, greeted, hear, say};
-use assert_cmd::Command;
+use crate::{CREATED, STARTED, interrupt, meshctl, run, spawned};
 
 const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"sh"}"#;
-const CREATED: &str = "Work unit created with ID abcd1234. Send stdin data and EOF.\n";
-const STARTED: &str = "{\"result\":\"Job Started\",\"unitid\":\"abcd1234\"}\n";
 const STATUS: &str = "work status abcd1234";
 const RELEASE: &str = r#"{"command":"work","subcommand":"release","unitid":"abcd1234"}"#;
-
-fn meshctl(socket: &Path) -> Command {
-    let mut command = Command::cargo_bin("meshctl").unwrap();
-    command.env_clear().arg("--socket").arg(socket).timeout(std::time::Duration::from_secs(60));
-    command
-}
-
-/// Runs meshctl against a script; returns exit code, standard output and standard error.
-fn run(conversations: Vec<Vec<Step>>, args: &[&str], stdin: &[u8]) -> (i32, String, String) {
-    let node = FakeNode::start(conversations);
-    let output = meshctl(&node.socket()).args(args).write_stdin(stdin).output().unwrap();
-    node.finish();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
 
 fn results(start: u64) -> Step {
     let unit = r#""unitid":"abcd1234""#;
@@ -230,15 +212,7 @@ fn half_a_payload_never_runs() {
         Step::HoldOpen,
     ]);
     let node = FakeNode::start(vec![upload, release]);
-    let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
-        .env_clear()
-        .arg("--socket")
-        .arg(node.socket())
-        .args(["work", "submit", "sh", "-p", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawned(&node.socket(), &["work", "submit", "sh", "-p", "-"]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"half").unwrap();
     node.wait();
@@ -258,15 +232,7 @@ fn an_interrupted_follow_leaves_the_job_and_says_how_to_resume() {
     let follow =
         greeted([results(0), say("Streaming results for work unit abcd1234\nsome"), Step::WaitForClose]);
     let node = FakeNode::start(vec![follow]);
-    let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
-        .env_clear()
-        .arg("--socket")
-        .arg(node.socket())
-        .args(["work", "results", "abcd1234"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawned(&node.socket(), &["work", "results", "abcd1234"]);
     let mut out = [0; 4];
     child.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
     assert_eq!(&out, b"some");
@@ -279,24 +245,11 @@ fn an_interrupted_follow_leaves_the_job_and_says_how_to_resume() {
     node.finish();
 }
 
-fn interrupt(child: &std::process::Child) {
-    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-}
-
 #[test]
 fn a_reader_that_leaves_ends_us_quietly() {
     let long = "y\n".repeat(1 << 20);
     let node = FakeNode::start(vec![streaming(0, &long)]);
-    let mut child = Process::new(assert_cmd::cargo::cargo_bin!("meshctl"))
-        .env_clear()
-        .arg("--socket")
-        .arg(node.socket())
-        .args(["work", "results", "abcd1234"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawned(&node.socket(), &["work", "results", "abcd1234"]);
     drop(child.stdout.take());
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();

@@ -78,6 +78,15 @@ def free_port():
             return port
 
 
+def running(pid):
+    """Whether there is such a process, and it has not ended."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def environment(**more):
     """The environment of nodes and clients: the tools of the virtual environment come first."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("RECEPTOR", "ANSIBLE", "MESHD"))}

@@ -3,7 +3,6 @@
 With each release of the Go implementation that the environment names; otherwise these tests are reported as skipped.
 """
 
-import pathlib
 import random
 import subprocess
 
@@ -12,7 +11,7 @@ import pytest
 import mesh as harness
 from client import ControlError
 from conftest import scoped_mesh
-from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, until
+from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, running, until
 
 #: The programs of control, hop (if any) and execution.
 MIXTURES = {
@@ -101,14 +100,6 @@ def test_cancelling_ends_the_command_on_the_other_side(mixed):
     until("the remote unit to be gone", lambda: remote not in other.command("work list"))
     until("the unit to be gone", lambda: unit not in node.command("work list"))
     until("their files to be gone", lambda: not other.unit_dir(remote).exists() and not node.unit_dir(unit).exists())
-
-
-def running(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_job_survives_the_restart_of_each_node(mixed):

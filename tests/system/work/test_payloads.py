@@ -1,13 +1,12 @@
 """Payloads of every size and pace, across a hop, byte for byte; and how units end."""
 
 import hashlib
-import pathlib
 import random
 import threading
 
 import pytest
 
-from mesh import until
+from mesh import running, until
 
 BIG = 50_000_000
 
@@ -25,14 +24,6 @@ def control(shared_line):
 def final(node, unit):
     status = node.unit(unit)
     return status if status["StateName"] not in ("Pending", "Running") else None
-
-
-def running(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_50_mb_in_and_out(control):
