@@ -196,7 +196,7 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// The error, in which Rust's words for what is no number are ours, and who looks for the nodes is told where they are.
+/// The error with our words for what is no number, and with a hint for `node list` and its like.
 fn in_plain_words(mut error: clap::Error) -> clap::Error {
     let is_nodes = |word: &ContextValue| ["list", "nodes", "instances"].contains(&word.to_string().as_str());
     if error.get(ContextKind::InvalidSubcommand).is_some_and(is_nodes) {

@@ -15,7 +15,7 @@ pub(crate) trait Reload: Send + Sync + 'static {
 /// Why the configuration stays as it was, in words for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReloadError {
-    /// An item differs that only a restart can change; the text names it, and clients are told it in receptor's words.
+    /// Something differs that only a restart can change. `why` names it; clients get the words that receptor has for it.
     #[error("{why}")]
     NotReloadable { why: String, of_receptor: String },
     /// The configuration cannot be read or applied; the text says where.
