@@ -2,6 +2,7 @@
 //! Owns the shape alone; where the file lies and who may write it is `store`'s business.
 //! ExtraData that belongs to no type known here is kept word for word.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -26,7 +27,7 @@ pub struct Status {
     /// State, Detail and StdoutSize.
     pub life: Life,
     /// The work type; [`REMOTE`] for a unit that runs on another node.
-    pub work_type: String,
+    pub work_type: Cow<'static, str>,
     /// What only units of that type have.
     pub extra: Extra,
     /// Who submitted it. Nobody knows of units that a Go node or an earlier version made.
@@ -243,10 +244,12 @@ struct Written<'a> {
 
 impl Status {
     /// A unit that has just been made.
-    pub fn new(work_type: impl Into<String>, extra: Extra) -> Self {
+    pub fn new(work_type: &str, extra: Extra) -> Self {
+        // Many of these may be kept, and one name is enough for all of them.
+        let work_type = if work_type == REMOTE { REMOTE.into() } else { work_type.to_owned().into() };
         Self {
             life: Life::new(),
-            work_type: work_type.into(),
+            work_type,
             extra,
             submitter: None,
             asked: None,
@@ -274,7 +277,7 @@ impl Status {
             // Detail is its node's, which speaks of what comes there.
             life.awaits_payload = false;
         }
-        let new = Self::new(work_type, extra);
+        let new = Self::new(&work_type, extra);
         Ok(Self { life, submitter, asked, exit_code, verify_signature, max_stdout, refused, ..new })
     }
 
@@ -339,7 +342,7 @@ impl Status {
             state: self.life.state,
             detail: self.life.detail.clone(),
             stdout_size,
-            work_type: self.work_type.clone(),
+            work_type: self.work_type.clone().into_owned(),
             extra_data: ToldExtra(known.then_some(&self.extra)),
             exit_code: self.exit_code,
             times: Vec::new(),

@@ -32,7 +32,7 @@ impl Registry {
 fn perishable(units: &Units, kept_for: &BTreeMap<String, Duration>) -> Vec<(Arc<Entry>, Duration)> {
     let limited = |entry: Arc<Entry>| {
         let status = entry.status();
-        let of_type = kept_for.get(&status.work_type).copied();
+        let of_type = kept_for.get(&*status.work_type).copied();
         let kept = of_type.into_iter().chain(status.refused.then_some(REFUSED_FOR)).min()?;
         status.life.state.is_final().then_some((entry, kept))
     };

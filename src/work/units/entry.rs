@@ -284,7 +284,7 @@ impl Entry {
             Extra::Job(job) => (job.job_id.map(i64::unsigned_abs), None),
             _ => (job_of(self.id.as_str()), Some(status.life.detail.as_str())),
         };
-        info!(unit = %self.id, job, work_type = status.work_type, state, detail, "unit");
+        info!(unit = %self.id, job, work_type = &*status.work_type, state, detail, "unit");
     }
 
     /// What is unsaved stays so: the unit is deleted, or its files are a runner's from here on.

@@ -26,6 +26,8 @@ FULL = os.environ.get("OVERLOAD") == "full"
 MIB = 1024 * 1024
 #: The bound for `status` at p99 under load, in seconds. Debug builds on a busy machine are far slower.
 PROMPT = 0.025 if FULL else 1.0
+#: So few answers have no p99 to speak of.
+FEW = 100
 #: What the allocator may keep of a flood of malformed frames.
 MALFORMED_ROOM = (2 if FULL else 8) * MIB
 MALFORMED = 5_000_000 if FULL else 1_000_000
@@ -117,7 +119,13 @@ print(json.dumps(times))
         (half, most), plain = quantiles(self.times), quantiles(self.plainly)
         print(f"{what}: {len(self.times)} answers, p50 {half * 1e3:.1f} ms, p99 {most * 1e3:.1f} ms,", end=" ")
         print(f"a plain process p50 {plain[0] * 1e3:.1f} ms, p99 {plain[1] * 1e3:.1f} ms")
-        assert most < max(PROMPT, 1.5 * plain[1]), f"p99 of status is {most * 1e3:.1f} ms"
+        bound = max(PROMPT, 1.5 * plain[1])
+        assert half < bound, f"p50 of status is {half * 1e3:.1f} ms"
+        if not FULL and len(self.times) < FEW:
+            # The slowest of a few answers, each of which takes an unoptimised program long: one that had to wait for
+            # its turn on a processor is no defect.
+            bound = max(bound, 8 * half)
+        assert most < bound, f"p99 of status is {most * 1e3:.1f} ms"
 
 
 def quantiles(times):
