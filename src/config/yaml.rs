@@ -20,6 +20,10 @@ use super::item::Item;
 use super::schema::Directive;
 use super::value::{Located, Value};
 
+/// How deep lists and maps may be nested. No directive needs half of it, and each level costs an unoptimised program some 40 KB
+/// of a stack that has 2 MiB on a thread that reloads.
+const DEEPEST: usize = 24;
+
 /// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Document {
@@ -47,6 +51,7 @@ pub(super) fn read(path: &Path, text: &str, report: &mut Report) -> Document {
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
+        budget: serde_saphyr::budget! { max_depth: DEEPEST },
     };
     match serde_saphyr::from_str_with_options::<Located>(text, options) {
         Ok(mut root) => {
