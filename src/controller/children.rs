@@ -1,9 +1,11 @@
 //! The children of jobs as units of this node's registry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::core::{ChildEnd, ChildId, InstanceName, JobId};
 use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild};
@@ -13,7 +15,10 @@ use crate::rpc::UnitState;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
-use crate::work::{Caller, ChildUnit, ChildWatch, Leftovers, Registry, ResultStream, WorkError};
+use crate::work::{
+    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, Leftovers, Outcome, Registry, ResultStream,
+    WorkError,
+};
 
 /// Bytes of payload that are handed on at a time.
 const CHUNK: usize = 128 * 1024;
@@ -30,59 +35,40 @@ const POD_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_s
 pub struct RegistryChildren(pub Registry);
 
 impl RegistryChildren {
+    /// Has another node start an attempt.
+    async fn send_away(&self, mut request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
+        let (far, max_stdout) = (request.far.take(), request.max_stdout.clone());
+        let payload = open(input).await?;
+        self.0.begin_attempt(submission(request), far, payload, max_stdout).await
+    }
+
+    /// Starts a unit here.
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
-        let ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, pod } =
-            request;
-        let params = match pod {
-            Some(pod) => pod.place.params,
-            None => with_run_dir(params, run_dir),
-        };
-        let request = SubmitRequest {
-            node: node.to_string(),
-            work_type,
-            params,
-            tls_client: tls,
-            ttl: ttl.map(|ttl| format!("{}s", ttl.as_secs())),
-            sign_work: signed,
-            unit_id: Some(unit),
-            ..SubmitRequest::default()
-        };
-        let mut submission = self.0.submit_child(request, max_stdout).await?;
+        let max_stdout = request.max_stdout.clone();
+        let mut submission = self.0.submit_child(submission(request), max_stdout).await?;
         let sent = async {
             if let ([], [(payload, 0)]) = (&*input.head, &*input.files)
                 && submission.link(payload.clone()).await.is_ok()
             {
                 return Ok(());
             }
-            if !input.head.is_empty() {
-                submission.write(&input.head).await?;
-            }
-            for (path, from) in input.files {
-                let failed = |error| WorkError::Job(format!("its payload cannot be read: {error}"));
-                let open = || -> std::io::Result<File> {
-                    let mut file = File::open(&path)?;
-                    file.seek(SeekFrom::Start(from))?;
-                    Ok(file)
-                };
-                let mut file = open().map_err(failed)?;
-                loop {
-                    let read = tokio::task::spawn_blocking(move || {
-                        let mut buffer = vec![0; CHUNK];
-                        file.read(&mut buffer).map(|count| {
-                            buffer.truncate(count);
-                            (file, buffer)
-                        })
-                    });
-                    let (rest, bytes) =
-                        read.await.map_err(std::io::Error::other).flatten().map_err(failed)?;
-                    if bytes.is_empty() {
-                        break;
-                    }
-                    file = rest;
-                    submission.write(&bytes).await?;
+            let mut payload = Arc::new(open(input).await?).reader();
+            loop {
+                let read = tokio::task::spawn_blocking(move || {
+                    let mut bytes = vec![0; CHUNK];
+                    payload.read(&mut bytes).map(|count| {
+                        bytes.truncate(count);
+                        (payload, bytes)
+                    })
+                });
+                let read = read.await.map_err(std::io::Error::other).flatten();
+                let (rest, bytes) = read.map_err(unreadable)?;
+                submission.write(&bytes).await?;
+                if bytes.len() < CHUNK {
+                    return Ok::<_, WorkError>(());
                 }
+                payload = rest;
             }
-            Ok::<_, WorkError>(())
         };
         match sent.await {
             Ok(()) => submission.finish().await.map(drop),
@@ -92,6 +78,34 @@ impl RegistryChildren {
             }
         }
     }
+}
+
+/// The request that makes the unit of an attempt.
+fn submission(request: ChildRequest) -> SubmitRequest {
+    let ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, pod, .. } = request;
+    SubmitRequest {
+        node: node.to_string(),
+        work_type,
+        params: match pod {
+            Some(pod) => pod.place.params,
+            None => with_run_dir(params, run_dir),
+        },
+        tls_client: tls,
+        ttl: ttl.map(|ttl| format!("{}s", ttl.as_secs())),
+        sign_work: signed,
+        unit_id: Some(unit),
+        ..SubmitRequest::default()
+    }
+}
+
+/// What the unit of an attempt reads. It is open from then on, and need not stay where it is.
+async fn open(input: ChildInput) -> Result<AttemptPayload, WorkError> {
+    let opened = tokio::task::spawn_blocking(|| AttemptPayload::open(input.head, input.files)).await;
+    opened.map_err(std::io::Error::other).flatten().map_err(unreadable)
+}
+
+fn unreadable(error: std::io::Error) -> WorkError {
+    WorkError::Job(format!("its payload cannot be read: {error}"))
 }
 
 impl Children for RegistryChildren {
@@ -121,7 +135,12 @@ impl Children for RegistryChildren {
             if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
                 return Ok(true);
             }
-            match self.submit(request, input).await {
+            let is_away = request.pod.is_none() && !self.0.is_own_node(request.node.as_str());
+            let sent = match is_away {
+                true => self.send_away(request, input).await,
+                false => self.submit(request, input).await,
+            };
+            match sent {
                 Ok(()) => Ok(true),
                 Err(WorkError::Disclaimed(_)) => Ok(false),
                 // A unit that was made and could not be started is followed: its Detail says why.
@@ -136,22 +155,12 @@ impl Children for RegistryChildren {
             if request.pod.is_some() {
                 return self.adopt_pod(&request).await.map(|adopted| adopted.is_some());
             }
-            let ChildRequest {
-                unit,
-                node,
-                work_type,
-                params,
-                run_dir,
-                signed,
-                tls,
-                ttl: _,
-                max_stdout,
-                pod: _,
-            } = request;
+            let ChildRequest { unit, node, work_type, params, run_dir, signed, tls, max_stdout, far, .. } =
+                request;
             let (node, params) = (node.to_string(), with_run_dir(params, run_dir));
             let request = AdoptRequest { node, unit, tls_client: tls, sign_work: signed, signature: None };
-            let adopted = self.0.adopt_child(request, &work_type, params, max_stdout).await;
-            adopted.map(|_| true).map_err(|error| error.to_string())
+            let adopted = self.0.adopt_attempt(request, far, &work_type, params, max_stdout).await;
+            adopted.map(|()| true).map_err(|error| error.to_string())
         })
     }
 
@@ -159,18 +168,13 @@ impl Children for RegistryChildren {
         Box::pin(async move { self.0.disclaim_child(&unit).await.map_err(|error| error.to_string()) })
     }
 
-    fn keep_accepted(&self, unit: String) -> Act<'_, ()> {
-        Box::pin(async move {
-            if let Err(error) = self.0.keep_accepted(&unit).await {
-                tracing::warn!(unit, %error, "that a unit was accepted is known in memory only");
-            }
-        })
-    }
-
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
-            let results = self.0.results(&unit, from, &Caller::local()).await.ok();
+            let results = match self.0.read_attempt(&unit, from) {
+                Some(output) => Some(Output::Attempt(output)),
+                None => self.0.results(&unit, from, &Caller::local()).await.ok().map(Output::Unit),
+            };
             let stream = Followed { watch, results, told: None, is_missing: false, unit, unreadable: 0 };
             Box::new(stream) as Box<dyn ChildStream>
         })
@@ -199,7 +203,9 @@ impl Children for RegistryChildren {
     fn release(&self, unit: String, leftovers: Leftovers) -> Act<'_, bool> {
         Box::pin(async move {
             match self.0.release_child(&unit, leftovers).await {
-                // What is pending the registry goes on with, over restarts too.
+                // Of an attempt only the store knows after a restart.
+                Ok(Outcome::Pending) if self.0.is_attempt(&unit) => false,
+                // What is pending of other units the registry goes on with, over restarts too.
                 Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
                 Err(error) => {
                     tracing::debug!(unit, %error, "a child is not released yet");
@@ -302,13 +308,28 @@ struct Followed {
     /// `None` once the unit is gone.
     watch: Option<ChildWatch>,
     /// `None` once all of it was delivered, or it cannot be read.
-    results: Option<ResultStream>,
+    results: Option<Output>,
     /// The contacts when its acceptance was told last.
     told: Option<Option<u64>>,
     /// That its node does not know it was told last.
     is_missing: bool,
     /// How often in a row it could not be read.
     unreadable: u32,
+}
+
+/// The output of a unit here, or of an attempt on another node.
+enum Output {
+    Unit(ResultStream),
+    Attempt(AttemptOutput),
+}
+
+impl Output {
+    async fn next(&mut self) -> Result<Option<Bytes>, WorkError> {
+        match self {
+            Self::Unit(results) => results.next().await,
+            Self::Attempt(output) => Ok(output.next().await),
+        }
+    }
 }
 
 impl Followed {

@@ -59,6 +59,10 @@ pub trait Jobs: Send + Sync + 'static {
     /// Whether the payload of a child may be sent, as the store says: this node drives its job, and it is wanted.
     fn may_send(&self, unit: UnitId) -> Act<'_, bool>;
 
+    /// The node of a child has given it this ID. Durable when this returns: who takes the job over has nothing else to find
+    /// it by.
+    fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>>;
+
     /// The number of the job that a child unit belongs to; `None` for every other unit.
     fn parent(&self, unit: &UnitId) -> Option<i64>;
 }
@@ -148,6 +152,9 @@ pub struct JobExtra {
     /// The children that wrote those. A store that lost its last commits gives their numbers to others.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub output_children: BTreeMap<u32, String>,
+    /// The nodes that they were sent to: who finds a child that the store has forgotten has to end it there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub output_nodes: BTreeMap<u32, String>,
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
@@ -168,6 +175,7 @@ impl JobExtra {
         (self.output_attempt, self.output_from) = (other.output_attempt, other.output_from);
         self.output_starts.clone_from(&other.output_starts);
         self.output_children.clone_from(&other.output_children);
+        self.output_nodes.clone_from(&other.output_nodes);
     }
 }
 
@@ -287,7 +295,7 @@ impl JobUnit {
         let mut latest = self.entry.output_writer().await;
         let mut left = self.extra();
         let gone = left.output_starts.split_off(&attempt);
-        drop(left.output_children.split_off(&attempt));
+        drop((left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt)));
         let last = left.output_starts.last_key_value().map(|(n, from)| (*n, *from));
         let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
         (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
@@ -403,7 +411,7 @@ fn extra_of(status: &Status) -> Option<&JobExtra> {
 
 /// The controller of a node, if it has one.
 #[derive(Clone, Default)]
-pub(super) struct JobsSlot(Arc<arc_swap::ArcSwapOption<Box<dyn Jobs>>>);
+pub(crate) struct JobsSlot(Arc<arc_swap::ArcSwapOption<Box<dyn Jobs>>>);
 
 impl JobsSlot {
     pub(super) fn set(&self, jobs: Option<Box<dyn Jobs>>) {
@@ -433,6 +441,11 @@ impl JobsSlot {
             }
             tokio::time::sleep(pauses.next()).await;
         }
+    }
+
+    /// Has the controller keep the ID that a child got on its node.
+    pub(super) async fn keep_far_id(&self, unit: &UnitId, id: &str) -> Result<(), WorkError> {
+        self.required()?.keep_far_id(unit.clone(), id.to_owned()).await.map_err(WorkError::Job)
     }
 
     /// Refuses what would end a job behind the controller's back.

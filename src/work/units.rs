@@ -31,6 +31,7 @@ use self::quota::Accounts;
 use self::released::Released;
 use self::steps::KeptSteps;
 use super::figures::Timings;
+use super::remote::Attempt;
 use super::status::Status;
 use super::store::{Store, UnitDir};
 use super::unit::UnitId;
@@ -47,6 +48,8 @@ pub(crate) struct Units {
     node_id: NodeId,
     /// A plain lock, held for single map operations and never across a wait.
     by_id: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
+    /// Of jobs, on other nodes: they have no directories, and are units to nobody but the controller. As above.
+    attempts: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     id_locks: IdLocks,
     released: Released,
     /// Released when they were not here, each with its caller: their start may still be on its way.
@@ -82,6 +85,7 @@ impl Units {
             store,
             node_id,
             by_id: RwLock::default(),
+            attempts: RwLock::default(),
             id_locks: IdLocks::default(),
             released: Released::new(),
             withdrawn: Released::new(),
@@ -115,11 +119,40 @@ impl Units {
         self.by_id.read().values().cloned().collect()
     }
 
-    /// The IDs that begin like this one.
+    /// All of them, and the attempts of jobs on other nodes.
+    pub(crate) fn all_with_attempts(&self) -> Vec<Arc<Entry>> {
+        self.attempts.read().values().cloned().chain(self.all()).collect()
+    }
+
+    /// The IDs that begin like this one, also of attempts.
     pub(crate) fn ids_from(&self, start: &UnitId) -> Vec<UnitId> {
-        let units = self.by_id.read();
-        let from = units.range(start..).map(|(id, _)| id);
-        from.take_while(|id| id.as_str().starts_with(start.as_str())).cloned().collect()
+        let from = |units: &BTreeMap<UnitId, Arc<Entry>>| -> Vec<UnitId> {
+            let from = units.range(start..).map(|(id, _)| id);
+            from.take_while(|id| id.as_str().starts_with(start.as_str())).cloned().collect()
+        };
+        [from(&self.attempts.read()), from(&self.by_id.read())].concat()
+    }
+
+    /// The unit or the attempt that the controller asks for.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`].
+    pub(crate) fn child(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
+        let known: Option<UnitId> = id.parse().ok();
+        let attempt = known.as_ref().and_then(|id| self.attempts.read().get(id).cloned());
+        attempt.map_or_else(|| self.find(id), Ok)
+    }
+
+    /// Makes an attempt; `None` if there is one of that ID.
+    pub(crate) fn add_attempt(&self, id: UnitId, status: Status, attempt: Attempt) -> Option<Arc<Entry>> {
+        let mut attempts = self.attempts.write();
+        if attempts.contains_key(&id) {
+            return None;
+        }
+        let entry = Entry::of_attempt(id.clone(), self.store.unit(&id), status, attempt);
+        entry.set_steps(self.step_times.begin(Instant::now()));
+        attempts.insert(id, entry.clone());
+        Some(entry)
     }
 
     /// All units, or the one that a client asks for.
@@ -278,6 +311,11 @@ impl Units {
         entry: &Arc<Entry>,
         end: impl FnOnce(&UnitDir) + Send + 'static,
     ) -> Result<(), WorkError> {
+        if entry.attempt().is_some() {
+            self.attempts.write().remove(&entry.id);
+            entry.retire();
+            return Ok(());
+        }
         // Nobody writes to it meanwhile, or afterwards: the next unit of this ID has a directory of the same name. A
         // write that hangs does not keep the unit.
         let lock = tokio::time::timeout(LAST_WRITE, entry.writer(&self.store)).await;

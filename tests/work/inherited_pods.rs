@@ -38,6 +38,7 @@ fn inherited(server: &Server, unit: &str) -> ChildRequest {
         tls: None,
         ttl: None,
         max_stdout: OutputBound { bytes: 1 << 20, setting: "joboutput".into() },
+        far: None,
         pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
     }
 }
@@ -102,6 +103,10 @@ impl Jobs for Owner {
     fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(self.may_send.load(Ordering::Relaxed)))
+    }
+
+    fn keep_far_id(&self, _unit: UnitId, _id: String) -> Act<'_, Result<(), String>> {
+        unreachable!()
     }
 
     fn parent(&self, _unit: &UnitId) -> Option<i64> {
@@ -172,7 +177,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
 }
 
 /// The end of a unit, and all of its output.
-async fn end_of(children: &RegistryChildren, unit: &str) -> (ChildEnd, String) {
+pub(crate) async fn end_of(children: &RegistryChildren, unit: &str) -> (ChildEnd, String) {
     let mut stream = children.follow(unit.to_owned(), 0).await;
     let mut output = Vec::new();
     loop {

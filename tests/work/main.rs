@@ -2,6 +2,7 @@
 //! that reach each other through memory. Nothing here sleeps for time to pass: every wait is for a condition.
 
 mod at_once;
+mod attempts;
 mod container_groups;
 mod control;
 mod daemon;

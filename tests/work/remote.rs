@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, InstanceName};
-use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _, Known};
 use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::signing::{Signer, Verifier};
@@ -15,6 +15,7 @@ use meshd::work::{Caller, Leftovers, Options, Origin, Outcome, Registry, Started
 
 use crate::control::Mesh;
 use crate::harness::*;
+use crate::inherited_pods::end_of;
 
 pub(crate) struct Pair {
     pub mesh: Arc<Mesh>,
@@ -453,6 +454,7 @@ pub(crate) fn child(unit: &str) -> ChildRequest {
         tls: None,
         ttl: None,
         max_stdout: bound(1 << 20),
+        far: None,
         pod: None,
     }
 }
@@ -561,9 +563,9 @@ async fn what_another_control_node_sent_cannot_be_sent_again_once_it_is_released
     let unit = "c000000abn1a1r00000001";
     run_as(&pair.far, asked(unit), b"").await;
     children.adopt(child(unit)).await.unwrap();
-    assert_eq!(finished(&pair.near, unit).await.state, State::Succeeded);
+    assert_eq!(end_of(&children, unit).await.0, ChildEnd::Succeeded);
     assert!(within(children.release(unit.to_owned(), Leftovers::Stay)).await);
-    eventually_gone(&pair.near, unit).await;
+    assert_eq!(children.known(unit), Known::Unknown);
     let refused = refusal(&pair.far, unit).await;
     assert!(matches!(refused, WorkError::Released { .. }), "{refused}");
 }
@@ -580,9 +582,11 @@ async fn a_child_whose_payload_never_was_whole_is_one_that_never_was_there() {
     ] {
         let mut submission = pair.far.submit(asked(unit), me()).await.unwrap();
         submission.write(b"half").await.unwrap();
+        let mut reads = None;
         if is_followed {
             children.adopt(child(unit)).await.unwrap();
-            until(&pair.near, unit, |report| report.detail == "Waiting for Input Data").await;
+            reads = Some(children.follow(unit.to_owned(), 0).await);
+            detailed(&children, unit, "Waiting for Input Data").await;
         }
         match is_discarded {
             true => submission.discard("its sender left".into()).await,
@@ -591,11 +595,8 @@ async fn a_child_whose_payload_never_was_whole_is_one_that_never_was_there() {
         if !is_followed {
             children.adopt(child(unit)).await.unwrap();
         }
-        let mut stream = children.follow(unit.to_owned(), 0).await;
-        match within(stream.next()).await {
-            ChildNews::Ended { end, .. } => assert_eq!(end, ChildEnd::Unknown, "{unit}"),
-            news => panic!("{unit}: {news:?}"),
-        }
+        drop(reads);
+        assert_eq!(end_of(&children, unit).await.0, ChildEnd::Unknown, "{unit}");
         let refused = refusal(&pair.far, unit).await;
         assert!(matches!(refused, WorkError::Disclaimed(_)), "{refused}");
     }
@@ -608,26 +609,22 @@ async fn a_child_that_waits_there_for_its_payload_is_followed_after_a_restart() 
     let asked = SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "'echo x'") };
     let mut submission = pair.far.submit(asked, me()).await.unwrap();
     submission.write(b"half").await.unwrap();
-    RegistryChildren(pair.near.clone()).adopt(child(unit)).await.unwrap();
-    let status = pair.temp.path().join("near/n1").join(unit).join("status");
-    eventually("its Detail is on disk", || {
-        std::fs::read_to_string(&status).unwrap().contains("Waiting for Input")
-    })
-    .await;
+    let children = RegistryChildren(pair.near.clone());
+    children.adopt(child(unit)).await.unwrap();
+    let _reads = children.follow(unit.to_owned(), 0).await;
+    detailed(&children, unit, "Waiting for Input Data").await;
+    drop(children);
     let pair = pair.restart_near().await;
     pair.mesh.set("n2", pair.far.clone());
+    let children = RegistryChildren(pair.near.clone());
+    children.adopt(child(unit)).await.unwrap();
     submission.finish().await.unwrap();
-    assert_eq!(collect(&pair.near, unit, 0).await, b"x\n");
-    assert_eq!(finished(&pair.near, unit).await.state, State::Succeeded);
+    assert_eq!(end_of(&children, unit).await.0, ChildEnd::Succeeded);
 }
 
-async fn eventually_gone(registry: &Registry, id: &str) {
-    within(async {
-        while registry.status(id).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+/// Waits until a child says this.
+async fn detailed(children: &RegistryChildren, unit: &str, detail: &str) {
+    eventually(detail, || children.detail(unit).is_some_and(|now| now == detail)).await;
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 
 use crate::at_once::signing;
 use crate::harness::*;
+use crate::inherited_pods::end_of;
 use crate::remote::{Pair, child, sh, starts};
 
 /// Counts the turns that a dialer waits for, one after the other, on all of its connections: what comes back on one takes
@@ -317,18 +318,20 @@ async fn a_job_of_the_controller_takes_as_many_turns_as_the_table_says() {
         let asked = ChildRequest { params: "'echo x; exec sleep 1000'".to_owned(), ..child(unit) };
         let input = ChildInput { head: bytes(60_000), files: Vec::new() };
         assert!(placing.send(asked, input).await.unwrap());
-        placing.follow(unit.to_owned(), 0).await.next().await
+        let mut stream = placing.follow(unit.to_owned(), 0).await;
+        (stream.next().await, stream)
     };
     let turns = row("a job of the controller, until its node has accepted it");
-    assert!(matches!(takes(&pair, turns, place).await, ChildNews::Accepted));
-    until(&pair.near, unit, |report| report.stdout_size == 2).await;
+    let (first, _reads) = takes(&pair, turns, place).await;
+    assert!(matches!(first, ChildNews::Accepted));
+    eventually("it runs", || children.detail(unit).is_some_and(|now| now.starts_with("Running"))).await;
     // How it stands is asked here.
     pair.mesh.turns().allow(0);
     assert!(children.detail(unit).is_some_and(|detail| detail.starts_with("Running")));
     let cancelling = children.clone();
     let cancel = async move { cancelling.cancel(unit.to_owned()).await };
     assert!(takes(&pair, row("`work cancel`"), cancel).await);
-    finished(&pair.near, unit).await;
+    assert_eq!(end_of(&children, unit).await.0, ChildEnd::Canceled);
     let release = async move { children.release(unit.to_owned(), Leftovers::End).await };
     assert!(takes(&pair, row("`work release`"), release).await);
     assert!(pair.far.list(None).await.unwrap().is_empty());

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -21,7 +22,9 @@ use crate::os::back_off::BackOff;
 use crate::work::Leftovers;
 
 /// Between two tries to cancel or release a unit.
-const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
+pub(super) const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// How long after its end a node is asked to release a unit, in milliseconds.
+const FORGOTTEN_AFTER: i64 = 7 * 24 * 3600 * 1000;
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How long the store need not know that a unit was accepted: that of one that ends sooner is saved with its end.
@@ -79,16 +82,26 @@ impl JobDriver {
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
             (Some(_) | None, _) => Leftovers::End,
         };
-        let mut pauses = UNIT_RETRY;
-        while !self.children.release(unit.clone(), leftovers).await {
-            sleep(pauses.next()).await;
-        }
+        self.release(&unit, leftovers, attempt.ended).await;
         if detail.job.kind == JobKind::ProjectSync {
             self.sweep_sync(id, parsed(&detail)?).await?;
         }
         let swept = self.store.sweep(self.fence(), id, n, self.without_payload(&detail)).await?;
         // Units that began to follow the job after its end was shown.
         if swept.job.state.is_final() { self.show_detail(&swept).await } else { Ok(()) }
+    }
+
+    /// Has a unit released, however often that has to be asked, unless its node has not answered for very long.
+    async fn release(&self, unit: &str, leftovers: Leftovers, ended: Option<Time>) {
+        let mut pauses = UNIT_RETRY;
+        while !self.children.release(unit.to_owned(), leftovers).await {
+            let now = Timestamp::now().as_millisecond();
+            if ended.is_some_and(|ended| now.saturating_sub(ended.0) > FORGOTTEN_AFTER) {
+                tracing::warn!(unit, "its node is asked no more to release a unit");
+                return self.children.forget(unit.to_owned()).await;
+            }
+            sleep(pauses.next()).await;
+        }
     }
 
     /// Waits for what may take long, and passes a cancel on meanwhile.
@@ -124,12 +137,14 @@ impl JobDriver {
         });
     }
 
-    /// The control node that an ended attempt was taken over from may not have released its unit: that is done from here.
+    /// An earlier process, or the control node that an ended attempt was taken over from, may not have released its unit: that
+    /// is done from here.
     async fn inherit_ended(&self, detail: &JobDetail, attempt: &Attempt) -> Result<(), Error> {
-        if !self.store.is_shared() || self.children.known(&attempt.unit.to_string()) != Known::Unknown {
+        if self.children.known(&attempt.unit.to_string()) != Known::Unknown {
             return Ok(());
         }
-        let Ok(request) = self.request(detail, attempt).await? else { return Ok(()) };
+        let Ok(mut request) = self.request(detail, attempt).await? else { return Ok(()) };
+        request.far = self.store.far_unit(attempt.unit.clone()).await?;
         if (request.node != self.node || request.is_inherited())
             && let Err(cause) = self.children.adopt(request).await
         {
@@ -204,7 +219,7 @@ impl JobDriver {
             let news = tokio::select! {
                 news = stream.next() => news,
                 () = until_due(accepted, TELL_AFTER) => {
-                    (is_running, accepted) = (self.tell_accepted(id, n, &unit, accepted).await?, None);
+                    (is_running, accepted) = (self.tell_accepted(id, n, accepted).await?, None);
                     continue;
                 }
                 () = until_due(uncounted, COUNT_EVERY) => {
@@ -233,7 +248,7 @@ impl JobDriver {
                 if !self.store.may_have_been_sent(id, n).await? {
                     return self.unknown(id, n).await.map(|_| None);
                 }
-                self.tell_accepted(id, n, &unit, accepted.take()).await?;
+                self.tell_accepted(id, n, accepted.take()).await?;
                 is_running = false;
                 let missing = move |job: &mut Driven<'_>, now| job.on_missing(n, now);
                 self.report(id, missing).await?;
@@ -283,17 +298,14 @@ impl JobDriver {
         Ok(Some(Followed { status, now }))
     }
 
-    /// Has the store know that an attempt was accepted, if it was. That is durable in its unit first: one that is known to run
-    /// and has no such unit is gone. Returns whether it was accepted.
+    /// Has the store know that an attempt was accepted, if it was. Returns whether it was.
     async fn tell_accepted(
         self: &Arc<Self>,
         id: JobId,
         n: AttemptNo,
-        unit: &str,
         since: Option<Instant>,
     ) -> Result<bool, Error> {
         let Some(since) = since else { return Ok(false) };
-        self.children.keep_accepted(unit.to_owned()).await;
         let before = since.elapsed();
         self.report(id, move |job, now| job.on_accepted(n, now - before)).await?;
         Ok(true)
@@ -329,6 +341,7 @@ impl JobDriver {
         let is_latest = detail.job.current().is_some_and(|current| current.n == n);
         if detail.job.state.is_final() && is_latest {
             self.copy_missing(unit, output, true).await;
+            output.write_end().await;
         }
         self.attempts.on_decided((id, n));
         self.show_detail(&detail).await

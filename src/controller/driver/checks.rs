@@ -135,6 +135,7 @@ impl JobDriver {
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
             max_stdout: output_bound("health check"),
+            far: None,
             pod: None,
         };
         // Nobody else has this node's name, or a certificate names it.

@@ -99,6 +99,7 @@ impl JobDriver {
 
     /// Adds what was held back of an ended child to its job's output.
     pub(super) async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
+        output.write_held(is_final).await;
         let missing = output.missing(is_final);
         let mut left = missing.end.saturating_sub(missing.start);
         if left == 0 || output.job_output.is_none() || self.children.known(child) != Known::Here {

@@ -336,7 +336,7 @@ impl JobDriver {
             starts.iter().rfind(|(_, start)| **start <= size).map(|(n, start)| (*n, *start)).unzip();
         let to = unit.write_copy(attempt.unwrap_or(there.attempt)).await;
         if start.is_none_or(|start| start == size) {
-            to.begin(attempt.and_then(|n| children.get(&n).cloned())).await;
+            to.begin(attempt.and_then(|n| children.get(&n).cloned()), None).await;
         }
         copying.to = Some(to);
         let from = size.saturating_sub(start.unwrap_or(0));

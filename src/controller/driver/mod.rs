@@ -53,6 +53,7 @@ use self::own_lease::OwnLease;
 use self::presence::Presence;
 use self::published::Published;
 pub use self::request::parsed;
+pub(in crate::controller) use self::sending::sent;
 pub use self::shown::rfc3339;
 use self::turn::MissedTurns;
 use self::world::{Children, Mesh};

@@ -12,6 +12,8 @@ use crate::controller::store::{Error, Figures, HeldOutput};
 use crate::controller::stream::{StoredZip, WorkerOutput, lost_line};
 use crate::work::jobs::{JobOutput, JobUnit};
 
+/// What a worker writes last.
+const END_LINE: &str = "{\"eof\": true}\n";
 /// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
 const MOST_HELD: usize = 4 << 20;
 
@@ -64,6 +66,26 @@ impl AttemptOutput {
     pub(super) fn missing(&self, is_final: bool) -> Range<u64> {
         let is_whole = !self.holds_back || (is_final && self.parser.has_ended());
         self.written..if is_whole { self.parser.position() } else { self.parser.whole() }
+    }
+
+    /// Writes what is missing and was held back.
+    pub(super) async fn write_held(&mut self, is_final: bool) {
+        if !self.is_behind {
+            let missing = self.missing(is_final);
+            let count = usize::try_from(missing.end.saturating_sub(missing.start)).unwrap_or(usize::MAX);
+            let held = self.held.split_to(count.min(self.held.len())).freeze();
+            self.write(held).await;
+        }
+    }
+
+    /// Writes the worker's end line, which alone is missing: it was held back by a process that is gone, and nobody else has
+    /// it.
+    pub(super) async fn write_end(&mut self) {
+        if !self.parser.has_ended() && self.parser.zip().is_some() {
+            let line = Bytes::from_static(END_LINE.as_bytes());
+            self.parser.push(&line);
+            self.write(line).await;
+        }
     }
 
     /// Takes the next bytes.
@@ -160,7 +182,9 @@ pub(super) async fn begin(
     if unit.extra().output_attempt != n.0 {
         close(&output, last_words).await?;
     }
-    let from = output.begin(job.attempt(n).map(|attempt| attempt.unit.to_string())).await;
+    let attempt = job.attempt(n);
+    let node = attempt.and_then(|attempt| attempt.node.as_ref()).map(ToString::to_string);
+    let from = output.begin(attempt.map(|attempt| attempt.unit.to_string()), node).await;
     Ok(Some((output, from)))
 }
 

@@ -40,6 +40,7 @@ impl JobDriver {
             tls: None,
             ttl: None,
             max_stdout: self.job_bound(job.id, attempt, &header),
+            far: None,
             pod: None,
         };
         // What runs already needs neither credential nor definition, which may have changed.

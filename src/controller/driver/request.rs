@@ -48,8 +48,20 @@ impl JobDriver {
         let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
         let signed = offer.secure && !is_own;
         let run_dir = (!is_own).then(|| options.run_dir.display().to_string());
-        let (ttl, pod) = (None, None);
-        Ok(Ok(ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, pod }))
+        let (ttl, far, pod) = (None, None, None);
+        Ok(Ok(ChildRequest {
+            unit,
+            node,
+            work_type,
+            params,
+            run_dir,
+            signed,
+            tls,
+            ttl,
+            max_stdout,
+            far,
+            pod,
+        }))
     }
 
     /// How much an attempt of a job may print: what earlier ones have left of what the job may.

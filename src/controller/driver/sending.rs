@@ -4,15 +4,20 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::JobDriver;
+use super::attempt::UNIT_RETRY;
 use super::end::words_before;
 use super::input::Prepared;
 use super::output;
 use super::world::{ChildRequest, Known};
-use crate::controller::core::{Attempt, AttemptNo, ChildId, Duty, JobId, Progress};
+use crate::controller::core::{Attempt, ChildId, Duty, InstanceName, JobId, Progress};
+use crate::controller::health::output_bound;
+use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Error, JobDetail};
 use crate::work::Leftovers;
+use crate::work::jobs::JobExtra;
 
 impl JobDriver {
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
@@ -20,7 +25,7 @@ impl JobDriver {
         self: &Arc<Self>,
         detail: &JobDetail,
         attempt: &Attempt,
-        request: ChildRequest,
+        mut request: ChildRequest,
         duty: &mut watch::Receiver<Duty>,
     ) -> Result<bool, Error> {
         let (id, n) = (detail.row.id, attempt.n);
@@ -31,7 +36,8 @@ impl JobDriver {
                 if (request.node != self.node || request.is_inherited())
                     && (attempt.progress != Progress::Placed || attempt.sender != self.node) =>
             {
-                // Another control node sent it, or was about to: the instance is asked.
+                // Another control node or an earlier process sent it, or was about to: the instance is asked.
+                request.far = self.store.far_unit(attempt.unit.clone()).await?;
                 return match self.children.adopt(request).await {
                     Ok(true) => Ok(true),
                     Ok(false) => self.unknown(id, n).await,
@@ -49,11 +55,13 @@ impl JobDriver {
                 self.children.release(request.unit.clone(), Leftovers::Stay).await;
             }
         }
-        // It was sent before the store lost its last commits: it ends first, and its node has to say so.
-        let mut others = self.children.of_job(&attempt.unit).into_iter();
-        if let Some(other) = others.find(|other| other.attempt >= n && *other != attempt.unit) {
-            self.children.release(other.to_string(), Leftovers::End).await;
-            return Err(Error::Unready(format!("{other} is here, of which the store has lost all it knew")));
+        // They were sent before the store lost its last commits: they end first, and their nodes have to say so.
+        for (other, node) in self.forgotten(attempt) {
+            if !self.end_forgotten(&other, node).await? {
+                return Err(Error::Unready(format!(
+                    "the store has lost all it knew of {other}, which may run"
+                )));
+            }
         }
         if let Err(cause) = self.prepare_pod(&request, duty).await {
             return self.refuse(id, n, cause).await;
@@ -62,17 +70,19 @@ impl JobDriver {
         let (input, _project) = match self.input(detail, attempt, duty).await? {
             Prepared::Ready(input, project) => (input, project),
             Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
-            Prepared::Unwanted => return self.unwanted(request, id, n).await,
+            Prepared::Unwanted => return self.unwanted(request, id, attempt).await,
         };
         // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more. And only a unit that
         // says durably which child it has finds it again, should the store lose its last commits.
         let words = words_before(&detail.job, n);
         let begun = output::begin(self.first_unit(id), &detail.job, n, &words);
         let (may_send, begun) = tokio::join!(self.may_send(attempt.unit.clone()), begun);
-        if !may_send? || *duty.borrow_and_update() == Duty::Cancel {
-            return self.unwanted(request, id, n).await;
+        let may_send = may_send?;
+        if may_send.is_none() || *duty.borrow_and_update() == Duty::Cancel {
+            return self.unwanted(request, id, attempt).await;
         }
         begun?;
+        request.far = may_send.flatten();
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
         match self.obeying(duty, &unit, self.children.send(request, input)).await {
@@ -80,6 +90,62 @@ impl JobDriver {
             Ok(false) => self.unknown(id, n).await,
             Err(cause) => self.refuse(id, n, cause).await,
         }
+    }
+
+    /// The children of which this node knows, and the store nothing: they have the number of this attempt, or a later one. With
+    /// the nodes that they were sent to, as far as that has to be known.
+    fn forgotten(&self, attempt: &Attempt) -> Vec<(ChildId, Option<InstanceName>)> {
+        let here = self.children.of_job(&attempt.unit).into_iter().map(|child| (child, None));
+        let noted = self.first_unit(attempt.unit.job).map(|unit| sent(&unit.extra())).unwrap_or_default();
+        let is_forgotten = |(other, _): &(ChildId, _)| other.attempt >= attempt.n && *other != attempt.unit;
+        here.chain(noted).filter(is_forgotten).collect()
+    }
+
+    /// Ends a child of which the store has lost all it knew, on the node to which it was sent. Returns whether it has ended.
+    ///
+    /// # Errors
+    /// Those of the store, and why it cannot be asked about.
+    pub(in crate::controller) async fn end_forgotten(
+        &self,
+        child: &ChildId,
+        node: Option<InstanceName>,
+    ) -> Result<bool, Error> {
+        let unit = child.to_string();
+        let node = node.filter(|node| *node != self.node && self.children.known(&unit) == Known::Unknown);
+        if let Some(node) = node {
+            let offer = self.store.offer_of(node.clone()).await?;
+            let request = ChildRequest {
+                unit: unit.clone(),
+                node,
+                work_type: RUNNER_TYPE.to_owned(),
+                params: String::new(),
+                run_dir: None,
+                signed: offer.secure,
+                tls: self.options().tls_client.clone().filter(|_| offer.tls),
+                ttl: None,
+                max_stdout: output_bound("forgotten attempt"),
+                far: None,
+                pod: None,
+            };
+            self.children.adopt(request).await.map_err(Error::Unready)?;
+        }
+        Ok(self.children.release(unit, Leftovers::End).await)
+    }
+
+    /// Ends the children of a job that the store has lost, however often that has to be asked.
+    pub(in crate::controller) fn see_forgotten_end(
+        self: &Arc<Self>,
+        children: Vec<(ChildId, Option<InstanceName>)>,
+    ) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut pauses = UNIT_RETRY;
+            for (child, node) in children {
+                while !matches!(this.end_forgotten(&child, node.clone()).await, Ok(true)) {
+                    sleep(pauses.next()).await;
+                }
+            }
+        });
     }
 
     /// Another control node was to send a unit to this one, and may be about to: it is refused from now on.
@@ -98,28 +164,42 @@ impl JobDriver {
     /// for a while, and have been forgotten here since.
     async fn unwanted(
         self: &Arc<Self>,
-        request: ChildRequest,
+        mut request: ChildRequest,
         id: JobId,
-        n: AttemptNo,
+        attempt: &Attempt,
     ) -> Result<bool, Error> {
+        let n = attempt.n;
         let is_here = request.node == self.node && request.pod.is_none();
-        let may_be_there = self.store.is_shared() && !is_here;
+        let may_be_there = !is_here && self.store.may_have_been_sent(id, n).await?;
+        request.far = self.store.far_unit(attempt.unit.clone()).await?;
         if may_be_there && self.children.adopt(request).await.map_err(Error::Unready)? {
             return Ok(true);
         }
         self.unknown(id, n).await
     }
 
-    /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted.
+    /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted. Then the ID that it may
+    /// have on its node, if it was sent before.
     ///
     /// # Errors
     /// The lease was taken, or could not be renewed, or the store is away.
-    pub(in crate::controller) async fn may_send(&self, child: ChildId) -> Result<bool, Error> {
-        let attempt = self.store.before_sending(self.fence(), child).await?;
+    pub(in crate::controller) async fn may_send(
+        &self,
+        child: ChildId,
+    ) -> Result<Option<Option<String>>, Error> {
+        let sent = self.store.before_sending(self.fence(), child).await?;
         if !self.may_act() {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
-        Ok(attempt.is_some())
+        Ok(sent)
+    }
+
+    /// The node of an attempt has given its unit this ID.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(in crate::controller) async fn keep_far_unit(&self, child: ChildId, id: String) -> Result<(), Error> {
+        self.store.keep_far_unit(self.fence(), child, id).await
     }
 
     /// Waits until this node's disk has room for another job, or the attempt is not wanted any more.
@@ -130,4 +210,11 @@ impl JobDriver {
             _ = unwanted => {}
         }
     }
+}
+
+/// The children that a job's unit knows of, and the nodes that they were sent to.
+pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<(ChildId, Option<InstanceName>)> {
+    let node = |n: &u32| extra.output_nodes.get(n).map(|node| node.as_str().into());
+    let children = extra.output_children.iter();
+    children.filter_map(|(n, child)| Some((ChildId::parse(child)?, node(n)))).collect()
 }

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::output::{held, writer};
 use super::request::parsed;
 use super::{JobDriver, STORE_RETRY};
-use crate::controller::core::{Attempt, AttemptNo, ChildId, InstanceName, JobId, JobState, Time};
+use crate::controller::core::{Attempt, AttemptNo, InstanceName, JobId, JobState, Time};
 use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
@@ -69,12 +69,6 @@ impl JobDriver {
     /// The unit that has the job's output.
     pub(in crate::controller) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
         self.published.first(job)
-    }
-
-    /// The children of a job that are here, also those of which the store knows nothing.
-    pub(in crate::controller) fn children_of(&self, job: JobId) -> Vec<ChildId> {
-        let (install, attempt, random) = (self.install, AttemptNo(0), 0);
-        self.children.of_job(&ChildId { install, job, attempt, random })
     }
 
     /// The job of a unit, if it has not shown its end.

@@ -66,6 +66,8 @@ pub struct ChildRequest {
     pub ttl: Option<Duration>,
     /// How much it may print.
     pub max_stdout: OutputBound,
+    /// The ID that it may have on that node, if it is not its own.
+    pub far: Option<String>,
     /// It runs as a pod; `params` mean nothing then.
     pub pod: Option<PodChild>,
 }
@@ -152,8 +154,8 @@ pub trait Children: Send + Sync + 'static {
     /// Returns once this node's disk has room for what units read and print.
     fn room(&self) -> Act<'_, ()>;
 
-    /// Starts a unit. Once this returns, the unit is durable here, with what it reads. Returns false if this node is to run
-    /// it and has promised not to.
+    /// Starts a unit. What it reads need not stay where it is once this returns. Returns false if this node is to run it and
+    /// has promised not to.
     ///
     /// # Errors
     /// It was refused, for this cause.
@@ -171,9 +173,6 @@ pub trait Children: Send + Sync + 'static {
     /// # Errors
     /// That cannot be promised now.
     fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>>;
-
-    /// Makes durable here that a unit was accepted. What it has read may go.
-    fn keep_accepted(&self, unit: String) -> Act<'_, ()>;
 
     /// Follows a unit from a byte of its output on.
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>>;

@@ -80,6 +80,7 @@ impl Service {
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
             ttl: (!is_own).then_some(BUDGET),
             max_stdout: output_bound("clean-up"),
+            far: None,
             pod: None,
         }
     }

@@ -243,10 +243,19 @@ impl Jobs for Door {
             let (Some(child), Ok(driver)) = (ChildId::parse(unit.as_str()), self.driver()) else {
                 return false;
             };
-            driver.may_send(child).await.unwrap_or_else(|error| {
+            let sent = driver.may_send(child).await.unwrap_or_else(|error| {
                 tracing::warn!(%unit, %error, "a payload waits until it may be sent");
-                false
-            })
+                None
+            });
+            sent.is_some()
+        })
+    }
+
+    fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>> {
+        Box::pin(async move {
+            // One of a health check is nobody's after a restart.
+            let Some(child) = ChildId::parse(unit.as_str()) else { return Ok(()) };
+            self.driver()?.keep_far_unit(child, id).await.map_err(|error| error.to_string())
         })
     }
 

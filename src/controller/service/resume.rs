@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::door::Door;
 use super::intake::Intake;
 use super::{STORE_RETRY, attach};
-use crate::controller::core::{ChildId, InstanceName, JobId};
-use crate::controller::driver::{JobDriver, rfc3339};
+use crate::controller::core::{InstanceName, JobId};
+use crate::controller::driver::{JobDriver, rfc3339, sent};
 use crate::controller::header::Header;
 use crate::controller::store::{Audit, Error, JobDetail, Kept};
 use crate::controller::stream;
@@ -61,6 +61,7 @@ impl Door {
         let extra = unit.extra();
         let mut is_placed =
             placed_job(&unit).is_some() || extra.job_id.is_some_and(|job| placed.contains(&job));
+        let mut forgotten = Vec::new();
         if let Some(job) = extra.job_id.map(JobId) {
             let other = match driver.store.detail(job).await {
                 Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
@@ -81,11 +82,12 @@ impl Door {
                 Err(Error::NoJob(_)) => None,
                 Err(error) => return Err(error),
             };
-            // Its status may not say yet that it was placed. Where the job was created at the same moment it may be the unit's
-            // own, and may have run.
-            let is_others =
-                |child: &ChildId| other.as_ref().is_some_and(|detail| has_child(detail, &child.to_string()));
-            is_placed |= driver.children_of(job).iter().any(|child| !is_others(child));
+            // Its status may not say yet that it was placed, but says which child it has before that is sent. Where the job was
+            // created at the same moment it may be the unit's own, and may have run.
+            forgotten = sent(&extra);
+            forgotten
+                .retain(|(child, _)| !other.as_ref().is_some_and(|it| has_child(it, &child.to_string())));
+            is_placed |= !forgotten.is_empty();
             is_placed |= other.as_ref().is_some_and(|detail| was_created_as(detail, &extra));
             tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
             let audit =
@@ -104,6 +106,7 @@ impl Door {
         };
         if let Err(detail) = entered {
             unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+            driver.see_forgotten_end(forgotten);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::jobs::{self, OPEN};
 use super::sql::{Sql, to_json, values};
 use super::{JobDetail, Kept, holders, list, recaps};
 use crate::controller::core::{
-    Attempt, AttemptNo, ChildId, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Progress, Refused, Time,
+    AttemptNo, ChildId, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Progress, Refused, Time,
 };
 use crate::controller::stream::Recap;
 
@@ -123,24 +123,56 @@ impl Store {
     }
 
     /// The owner is about to send what an attempt's unit reads. That is a write: a takeover either comes before it, and
-    /// nothing is sent, or after it, and then it is known that it may have been. Returns the attempt as it is now, if it may
-    /// be sent: a store that has lost its last commits may have another job under that number.
+    /// nothing is sent, or after it, and then it is known that it may have been. Returns `None` if it may not be sent: a store
+    /// that has lost its last commits may have another job under that number. Else the ID under which its node may have it
+    /// already, if it was sent before.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down. Or there is no such job.
-    pub async fn before_sending(&self, by: Fence, child: ChildId) -> Result<Option<Attempt>, Error> {
+    pub async fn before_sending(&self, by: Fence, child: ChildId) -> Result<Option<Option<String>>, Error> {
         self.fenced_write(by, move |sql, by| {
             let mut job = jobs::load_one(sql, child.job)?;
             job.driven_by(by).map_err(Refused::from)?;
-            let attempt = job.attempt(child.attempt).filter(|attempt| attempt.unit == child).cloned();
-            let wanted = attempt.filter(|attempt| {
-                !job.cancel_requested && matches!(attempt.progress, Progress::Placed | Progress::Running)
-            });
-            if wanted.is_some() {
-                let sent = "UPDATE attempt SET sent = 1 WHERE job = $1 AND n = $2";
-                sql.execute(sent, values![child.job, child.attempt])?;
+            let is_wanted =
+                job.attempt(child.attempt).filter(|attempt| attempt.unit == child).is_some_and(|attempt| {
+                    !job.cancel_requested && matches!(attempt.progress, Progress::Placed | Progress::Running)
+                });
+            if !is_wanted {
+                return Ok(None);
             }
-            Ok(wanted)
+            let query =
+                "UPDATE attempt SET sent = sent + 1 WHERE job = $1 AND n = $2 RETURNING sent, far_unit";
+            let mut row = sql.query(query, values![child.job, child.attempt])?.remove(0);
+            let (times, far): (i64, Option<String>) = (row.take()?, row.take()?);
+            Ok(Some(far.or_else(|| (times > 1).then(|| child.to_string()))))
+        })
+        .await
+    }
+
+    /// The node of an attempt has given its unit this ID.
+    ///
+    /// # Errors
+    /// Fenced, or the store is away.
+    pub async fn keep_far_unit(&self, by: Fence, child: ChildId, id: String) -> Result<(), Error> {
+        self.fenced_write(by, move |sql, by| {
+            jobs::load_one(sql, child.job)?.driven_by(by).map_err(Refused::from)?;
+            let keep = "UPDATE attempt SET far_unit = $1 WHERE job = $2 AND n = $3 AND unit = $4";
+            let changed =
+                sql.execute(keep, values![id.as_str(), child.job, child.attempt, child.to_string()])?;
+            if changed == 0 { Err(Error::NoJob(child.job)) } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// The ID that an attempt's node has given its unit, if that is another one.
+    ///
+    /// # Errors
+    /// The store is away.
+    pub async fn far_unit(&self, child: ChildId) -> Result<Option<String>, Error> {
+        self.read(move |sql| {
+            let query = "SELECT far_unit FROM attempt WHERE job = $1 AND n = $2 AND unit = $3";
+            let found = sql.query(query, values![child.job, child.attempt, child.to_string()])?;
+            found.into_iter().next().map_or(Ok(None), |mut row| row.take())
         })
         .await
     }
@@ -152,7 +184,8 @@ impl Store {
     pub async fn may_have_been_sent(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         self.read(move |sql| {
             let query = "SELECT sent FROM attempt WHERE job = $1 AND n = $2";
-            sql.query(query, values![id, n])?.pop().ok_or(Error::NoJob(id))?.take()
+            let sent: i64 = sql.query(query, values![id, n])?.pop().ok_or(Error::NoJob(id))?.take()?;
+            Ok(sent > 0)
         })
         .await
     }

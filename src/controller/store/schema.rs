@@ -21,7 +21,11 @@ pub(super) struct Step {
 const OLDEST_POSTGRES: i64 = 130_000;
 
 /// All steps; the first one makes schema 1.
-pub(super) const STEPS: &[Step] = &[Step { min_reader: 1, apply: create }];
+pub(super) const STEPS: &[Step] = &[
+    Step { min_reader: 1, apply: create },
+    // 0.1.0 sends no unit again that has an ID of its node's own, and leaves this alone.
+    Step { min_reader: 1, apply: add_far_unit },
+];
 
 /// Brings the store up to date; of several programs one at a time. One that is up to date is only read, and no right to
 /// change tables is needed.
@@ -116,6 +120,10 @@ fn create(sql: &mut dyn Sql) -> Result<(), Error> {
     let reserved = Group::reserved().into_iter().enumerate();
     let rows = reserved.map(|(at, group)| groups::row(&group.into(), at as u64)).collect();
     insert(sql, groups::INTO, rows, "")
+}
+
+fn add_far_unit(sql: &mut dyn Sql) -> Result<(), Error> {
+    sql.batch("ALTER TABLE attempt ADD COLUMN far_unit TEXT")
 }
 
 /// Truth values are 0 and 1, times milliseconds since 1970, UTC; lists and maps are JSON.

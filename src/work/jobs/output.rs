@@ -60,9 +60,9 @@ impl JobOutput {
         self.unit.store.blocking(cut).await
     }
 
-    /// The output of the attempt begins at the end of what is there, and this child writes it, if that is known. Returns
-    /// where it begins, at once if it has begun.
-    pub async fn begin(&self, child: Option<String>) -> u64 {
+    /// The output of the attempt begins at the end of what is there, and this child on that node writes it, if they are known.
+    /// Returns where it begins, at once if it has begun.
+    pub async fn begin(&self, child: Option<String>, node: Option<String>) -> u64 {
         let mut extra = self.unit.extra();
         if extra.output_attempt != self.writer.attempt {
             if let Err(error) = self.unit.sync_output().await {
@@ -71,11 +71,14 @@ impl JobOutput {
             (extra.output_attempt, extra.output_from) = (self.writer.attempt, self.unit.output_size());
             extra.output_starts.insert(self.writer.attempt, extra.output_from);
             extra.output_children.extend(child.map(|child| (self.writer.attempt, child)));
+            extra.output_nodes.extend(node.map(|node| (self.writer.attempt, node)));
             if extra.output_starts.len() > STARTS {
                 extra.output_starts.pop_first();
             }
-            if extra.output_children.len() > STARTS {
-                extra.output_children.pop_first();
+            for known in [&mut extra.output_children, &mut extra.output_nodes] {
+                if known.len() > STARTS {
+                    known.pop_first();
+                }
             }
             let begun = Extra::Job(Box::new(extra.clone()));
             self.unit.put(Durability::Durable, |status| status.extra = begun.clone()).await;

@@ -152,7 +152,7 @@ impl Registry {
             };
             Some(ChildUnit { id, is_elsewhere, is_released })
         };
-        self.units.all().into_iter().filter_map(child).collect()
+        self.units.all_with_attempts().into_iter().filter_map(child).collect()
     }
 
     /// The nodes that were asked about a unit here, again and again, and have answered nothing for so long.
@@ -163,7 +163,7 @@ impl Registry {
             let silent = entry.link().unanswered_for()?;
             (silent >= limit).then(|| remote.remote_node.to_string())
         };
-        self.units.all().into_iter().filter_map(unanswering).collect()
+        self.units.all_with_attempts().into_iter().filter_map(unanswering).collect()
     }
 
     /// The units here whose IDs begin like this, also those that nobody is shown.
@@ -176,7 +176,7 @@ impl Registry {
     /// # Errors
     /// Its files cannot be removed.
     pub async fn forget_child(&self, unit: &str) -> Result<(), WorkError> {
-        let Ok(entry) = self.units.find(unit) else { return Ok(()) };
+        let Ok(entry) = self.units.child(unit) else { return Ok(()) };
         let (remotes, pods) = (self.remotes.clone(), self.pods.clone());
         let forget = async move {
             match entry.status().extra {
@@ -211,10 +211,10 @@ impl Registry {
         is_job.then(|| JobUnit::new(entry, self.units.store().clone()))
     }
 
-    /// All units, by ID, and whether each is a job's.
+    /// All units and attempts, by ID, and whether each is a job's.
     pub fn unit_ids(&self) -> Vec<(UnitId, bool)> {
         let is_job = |entry: &Entry| matches!(entry.status().extra, Extra::Job(_));
-        self.units.all().into_iter().map(|entry| (entry.id.clone(), is_job(&entry))).collect()
+        self.units.all_with_attempts().into_iter().map(|entry| (entry.id.clone(), is_job(&entry))).collect()
     }
 
     /// Makes a unit for a job that repeats another one, with the payload of that one's unit.
@@ -258,25 +258,6 @@ impl Registry {
         self.create(None, status, Instant::now()).await
     }
 
-    /// Makes durable that the node of a child has accepted it, and deletes its payload, which nobody reads any more: a child
-    /// that was not accepted is sent again, with its payload.
-    ///
-    /// # Errors
-    /// There is no such unit, or the disk refuses.
-    pub async fn keep_accepted(&self, unit: &str) -> Result<(), WorkError> {
-        let (entry, store) = (self.units.find(unit)?, self.units.store());
-        entry.save(store).await?;
-        // A command here may not have opened it yet, and what another unit has goes with that one.
-        let is_read = entry.status().remote().is_some_and(|remote| remote.remote_started);
-        if !is_read || entry.dir.shares_payload() {
-            return Ok(());
-        }
-        if let Err(error) = store.drop_payload(&entry.dir).await {
-            tracing::debug!(unit, %error, "the payload of a child stays until it is released");
-        }
-        Ok(())
-    }
-
     /// A token for a request of this control node to another one.
     ///
     /// # Errors
@@ -309,7 +290,7 @@ impl Registry {
     /// # Errors
     /// There is no such unit.
     pub fn lacks_payload(&self, unit: &str) -> Result<bool, WorkError> {
-        Ok(self.units.find(unit)?.status().life.lacks_payload())
+        Ok(self.units.child(unit)?.status().life.lacks_payload())
     }
 
     /// Follows how a unit stands.
@@ -317,7 +298,7 @@ impl Registry {
     /// # Errors
     /// There is no such unit.
     pub fn watch_child(&self, unit: &str) -> Result<ChildWatch, WorkError> {
-        let entry = self.units.find(unit)?;
+        let entry = self.units.child(unit)?;
         let is_remote = entry.status().remote().is_some();
         let link = is_remote.then(|| (entry.link(), entry.link().contacts()));
         Ok(ChildWatch { status: entry.subscribe(), link })
@@ -328,7 +309,7 @@ impl Registry {
     /// # Errors
     /// As [`Self::cancel`].
     pub async fn cancel_child(&self, unit: &str) -> Result<Outcome, WorkError> {
-        let entry = self.units.find(unit)?;
+        let entry = self.units.child(unit)?;
         let status = entry.status();
         self.cancel_entry(&entry, &status).await
     }
@@ -339,7 +320,7 @@ impl Registry {
     /// # Errors
     /// The disk refuses.
     pub async fn withhold_child(&self, unit: &str) -> Result<(), WorkError> {
-        let Ok(entry) = self.units.find(unit) else { return Ok(()) };
+        let Ok(entry) = self.units.child(unit) else { return Ok(()) };
         match entry.status().extra {
             Extra::Remote(_) => self.remotes.withhold(&entry).await,
             Extra::Kubernetes(_) => self.pods.cancel(&entry).await.map(drop),
@@ -353,7 +334,7 @@ impl Registry {
     /// # Errors
     /// As [`Self::release`].
     pub async fn release_child(&self, unit: &str, leftovers: Leftovers) -> Result<Outcome, WorkError> {
-        let entry = self.units.find(unit)?;
+        let entry = self.units.child(unit)?;
         let status = entry.status();
         self.release_entry(entry, &status, false, leftovers).await
     }

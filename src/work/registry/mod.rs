@@ -4,6 +4,7 @@
 
 mod adopt;
 mod allocate;
+mod attempts;
 mod clusters;
 mod disclaim;
 mod doctor;

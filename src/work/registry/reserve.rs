@@ -95,16 +95,19 @@ impl Reserve {
             let status = entry.status();
             status.life.state == State::Running && !matches!(status.extra, Extra::Job(_))
         };
-        let running: Vec<_> = self.units.all().into_iter().filter(runs).collect();
+        let running: Vec<_> = self.units.all_with_attempts().into_iter().filter(runs).collect();
         if running.is_empty() {
             return BTreeMap::new();
         }
-        let sizes = move || running.iter().map(|entry| (entry.id.clone(), entry.dir.stdout_size())).collect();
+        let size = |entry: &Arc<Entry>| {
+            entry.attempt().map_or_else(|| entry.dir.stdout_size(), |attempt| attempt.received())
+        };
+        let sizes = move || running.iter().map(|entry| (entry.id.clone(), size(entry))).collect();
         self.units.store().blocking(sizes).await
     }
 
     async fn stop(&self, unit: &UnitId, why: String) -> Result<(), WorkError> {
-        let Some(entry) = self.units.get(unit)? else { return Ok(()) };
+        let Ok(entry) = self.units.child(unit.as_str()) else { return Ok(()) };
         match entry.status().extra {
             Extra::Remote(_) => self.remotes.stop(&entry, why).await,
             Extra::Kubernetes(_) => self.pods.stop(&entry, why).await,

@@ -119,8 +119,7 @@ impl Registry {
 impl Registry {
     /// Whether it is this node that is to run it.
     pub(super) fn is_here(&self, request: &SubmitRequest) -> bool {
-        let own = self.units.node_id();
-        NodeId::resolve(&request.node, own).is_ok_and(|node| node == *own)
+        self.is_own_node(&request.node)
     }
 
     pub(super) async fn pod_status(&self, request: &SubmitRequest) -> Result<Option<Status>, WorkError> {

@@ -23,8 +23,8 @@ use crate::work::unit::Event;
 use crate::work::units::Entry;
 
 /// First and longest pause between attempts.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The pause after a connection that had come far enough to be of use, but not more often than every so often.
 const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
@@ -183,6 +183,8 @@ async fn attempt(
         () = disappears(remotes, entry), if step.is_brief() => lost("the way to the node was lost"),
         _ = intents.changed() => Attempt::Overtaken,
         () = remotes.gate.closes(&entry.id, step) => Attempt::Overtaken,
+        // Its output is wanted by somebody else, perhaps from an earlier byte on.
+        () = passed_on(entry), if step == Step::Follow => Attempt::Overtaken,
         // Its payload has stopped half way.
         () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {
@@ -244,6 +246,14 @@ async fn stalls(remotes: &Remotes, entry: &Entry, step: Step) {
         if entry.link().progress.load(Ordering::Relaxed) == before {
             return;
         }
+    }
+}
+
+/// Ends when the output of a job's attempt gets another reader.
+async fn passed_on(entry: &Entry) {
+    match entry.attempt() {
+        Some(attempt) => attempt.passed_on().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -185,7 +185,11 @@ impl Remotes {
     }
 
     /// Opens the output of a unit there.
-    async fn open_results(&self, remote: &RemoteExtra, start: u64) -> Result<ControlSession, StepError> {
+    pub(super) async fn open_results(
+        &self,
+        remote: &RemoteExtra,
+        start: u64,
+    ) -> Result<ControlSession, StepError> {
         let mut session = ControlSession::connect(&*self.dialer, remote).await?;
         let signature = self.sign_request(remote, Verb::Results)?;
         session

@@ -5,6 +5,7 @@
 //! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the
 //! lines, `payload` sends it, `output` keeps what has come.
 
+mod attempt;
 mod disclaim;
 mod driver;
 mod failures;
@@ -25,6 +26,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub(crate) use self::attempt::Attempt;
+pub use self::attempt::{AttemptOutput, AttemptPayload};
 pub(crate) use self::gate::Gate;
 use super::signing::{PayloadHash, Signer, Subject};
 use super::status::{RemoteExtra, Status};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Remotes;
+use super::attempt::Reader;
 use super::session::StepError;
 use crate::rpc::UnitReport;
 use crate::rpc::report::unit::UnitStep;
@@ -23,16 +24,26 @@ use crate::work::units::Entry;
 const LOOKS: u32 = 150;
 const CONNECTIONS: u32 = 4;
 
-/// The copy of the output on this node. Its length says where to go on.
+/// The output on this node. Its length says where to go on.
 pub(super) struct Output {
-    file: Arc<File>,
-    path: PathBuf,
+    to: Sink,
     pub(super) length: u64,
-    lock: Arc<Mutex<()>>,
+}
+
+/// Where it goes.
+enum Sink {
+    /// To a copy. Writers take turns.
+    File { file: Arc<File>, path: PathBuf, lock: Arc<Mutex<()>> },
+    /// To whoever drives a job's attempt.
+    Reader(Arc<Reader>),
 }
 
 impl Output {
     pub(super) async fn open(remotes: &Remotes, entry: &Arc<Entry>) -> Result<Self, StepError> {
+        if let Some(attempt) = entry.attempt() {
+            let reader = attempt.reader().await;
+            return Ok(Self { length: reader.position(), to: Sink::Reader(reader) });
+        }
         let (dir, path, lock) = (entry.dir.clone(), entry.dir.file("stdout"), entry.link().output.clone());
         let held = lock.clone();
         let open = move || {
@@ -41,12 +52,19 @@ impl Output {
         };
         let opened = remotes.units.store().blocking(open).await;
         let (length, file) = opened.map_err(|e| WorkError::io("open", &path, e))?;
-        Ok(Self { file: Arc::new(file), path, length, lock })
+        Ok(Self { to: Sink::File { file: Arc::new(file), path, lock }, length })
     }
 
     pub(super) async fn append(&mut self, remotes: &Remotes, bytes: Vec<u8>) -> Result<(), StepError> {
-        let (file, lock, expected, added) =
-            (self.file.clone(), self.lock.clone(), self.length, bytes.len() as u64);
+        let (expected, added) = (self.length, bytes.len() as u64);
+        let (file, path, lock) = match &self.to {
+            Sink::File { file, path, lock } => (file.clone(), path, lock.clone()),
+            Sink::Reader(reader) => {
+                reader.give(bytes).await?;
+                self.length += added;
+                return Ok(());
+            }
+        };
         let write = move || {
             let _held = lock.lock();
             if file.metadata()?.len() != expected {
@@ -55,7 +73,7 @@ impl Output {
             (&*file).write_all(&bytes)
         };
         let written = remotes.units.store().blocking(write).await;
-        written.map_err(|e| WorkError::io("write", &self.path, e))?;
+        written.map_err(|e| WorkError::io("write", path, e))?;
         self.length += added;
         Ok(())
     }

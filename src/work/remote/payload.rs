@@ -1,7 +1,7 @@
 //! Sending a unit's payload to another node: hashed if it is signed, and read from its file, which may still grow while
 //! the payload is being submitted. Knows nothing of what comes before and after it on the connection.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl Remotes {
         }
         let path = entry.dir.file("stdin");
         let failed = |e| StepError::Local(WorkError::io("read", &path, e));
-        let stdin = entry.dir.open("stdin", OpenOptions::new().read(true)).map_err(failed)?;
-        let mut hashed = Hashing { file: stdin, so_far: digest::Context::new(&digest::SHA256), whole: false };
+        let mut hashed =
+            Hashing { file: open(entry)?, so_far: digest::Context::new(&digest::SHA256), whole: false };
         while !hashed.whole {
             // In pieces: operations on files take turns.
             hashed = self.units.store().blocking(move || hashed.go_on()).await.map_err(failed)?;
@@ -43,12 +43,21 @@ impl Remotes {
     }
 }
 
+/// What a unit reads, as far as it is here.
+fn open(entry: &Entry) -> Result<Box<dyn Read + Send>, WorkError> {
+    if let Some(attempt) = entry.attempt() {
+        return attempt.payload();
+    }
+    let file = entry.dir.open("stdin", OpenOptions::new().read(true));
+    Ok(Box::new(file.map_err(|e| WorkError::io("read", entry.dir.file("stdin"), e))?))
+}
+
 /// A payload, read from its file; of one that is still being submitted what there is and then the rest.
 pub(super) struct PayloadReader {
     store: Store,
     path: PathBuf,
     /// Absent while it is read.
-    file: Option<File>,
+    file: Option<Box<dyn Read + Send>>,
     link: LinkHandle,
     growth: watch::Receiver<u64>,
     status: Follower,
@@ -57,9 +66,7 @@ pub(super) struct PayloadReader {
 
 impl PayloadReader {
     pub(super) fn open(remotes: &Remotes, entry: &Arc<Entry>) -> Result<Self, StepError> {
-        let path = entry.dir.file("stdin");
-        let file = entry.dir.open("stdin", OpenOptions::new().read(true));
-        let file = Some(file.map_err(|e| WorkError::io("read", &path, e))?);
+        let (path, file) = (entry.dir.file("stdin"), Some(open(entry)?));
         let (store, link, status) = (remotes.units.store().clone(), entry.link(), entry.subscribe());
         let growth = link.growth.subscribe();
         Ok(Self { store, path, file, link, growth, status, is_read: false })
@@ -112,7 +119,7 @@ impl PayloadReader {
 
 /// A payload that is being hashed.
 struct Hashing {
-    file: File,
+    file: Box<dyn Read + Send>,
     so_far: digest::Context,
     whole: bool,
 }

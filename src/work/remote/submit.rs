@@ -286,6 +286,6 @@ impl Remotes {
     }
 }
 
-pub(super) fn extra(entry: &Arc<Entry>) -> RemoteExtra {
+pub(super) fn extra(entry: &Entry) -> RemoteExtra {
     entry.status().remote().cloned().unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -170,11 +170,6 @@ impl UnitDir {
     /// Bytes of payload, 0 when there is none.
     pub(crate) fn payload_size(&self) -> u64 {
         fs::metadata(self.file("stdin")).map_or(0, |m| m.len())
-    }
-
-    /// Whether another unit has the same payload on disk.
-    pub(crate) fn shares_payload(&self) -> bool {
-        fs::metadata(self.file("stdin")).is_ok_and(|found| found.nlink() > 1)
     }
 
     /// Removes the payload of a command that has read it, or has ended. After a power loss it may be back.

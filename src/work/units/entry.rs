@@ -16,7 +16,7 @@ use super::writer::Writer;
 use crate::rpc::report::unit::{StepTimes, UnitStep};
 use crate::wire::NodeId;
 use crate::work::WorkError;
-use crate::work::remote::Link;
+use crate::work::remote::{Attempt, Link};
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, Store, UnitDir};
 use crate::work::unit::{Event, State, UnitId, job_of};
@@ -26,6 +26,8 @@ use crate::work::unit::{Event, State, UnitId, job_of};
 pub(crate) struct Entry {
     pub(crate) id: UnitId,
     pub(crate) dir: UnitDir,
+    /// What the attempt of a job has in place of a directory.
+    attempt: Option<Box<Attempt>>,
     /// A plain lock, for reading and replacing alone.
     shown: Mutex<Shown>,
     /// Made by the first cancel of a client.
@@ -168,6 +170,15 @@ impl Deref for LinkHandle {
 
 impl Entry {
     pub(crate) fn new(id: UnitId, dir: UnitDir, status: Status) -> Arc<Self> {
+        Self::with(id, dir, status, None)
+    }
+
+    /// The attempt of a job on another node. Nothing is ever in the directory.
+    pub(super) fn of_attempt(id: UnitId, dir: UnitDir, status: Status, attempt: Attempt) -> Arc<Self> {
+        Self::with(id, dir, status, Some(Box::new(attempt)))
+    }
+
+    fn with(id: UnitId, dir: UnitDir, status: Status, attempt: Option<Box<Attempt>>) -> Arc<Self> {
         let durable = status.life.state;
         let status = Arc::new(status);
         let live = match durable.is_final() {
@@ -186,7 +197,12 @@ impl Entry {
             is_repeated: false,
             is_discarded: false,
         };
-        Arc::new(Self { id, dir, shown: Mutex::new(shown), farewell: OnceLock::new() })
+        Arc::new(Self { id, dir, attempt, shown: Mutex::new(shown), farewell: OnceLock::new() })
+    }
+
+    /// What it has in place of a directory, if it is the attempt of a job.
+    pub(crate) fn attempt(&self) -> Option<&Attempt> {
+        self.attempt.as_deref()
     }
 
     /// Has the steps of the unit noted, which was just made.

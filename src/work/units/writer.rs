@@ -52,6 +52,11 @@ impl Writer {
     /// # Errors
     /// The failed write.
     pub(crate) async fn put(&mut self, status: Status, durability: Durability) -> Result<(), WorkError> {
+        if let Some(attempt) = self.entry.attempt() {
+            let kept = attempt.keep(&self.entry, &status).await;
+            self.entry.show_saved(status);
+            return kept;
+        }
         match durability {
             Durability::Volatile => self.entry.show(status),
             Durability::Deferred => show_unsaved(&self.entry, &self.store, status, SAVE_AFTER),

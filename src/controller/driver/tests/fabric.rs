@@ -71,7 +71,7 @@ pub(super) struct Running {
     pub(super) end: Option<(ChildEnd, String)>,
 }
 
-/// A unit as the control node has it on its disk.
+/// A unit as the control node has it: on its disk if it runs there, else in memory.
 #[derive(Debug)]
 struct Local {
     request: ChildRequest,
@@ -189,6 +189,8 @@ impl Fabric {
     pub(super) fn set_up(&self, is_up: bool) {
         self.change(|units| {
             (units.is_up, units.may_act) = (is_up, false);
+            // Of attempts on other nodes nothing is on this one's disk.
+            units.local.retain(|_, unit| unit.request.node.as_str() == OWN);
             units.local.values_mut().for_each(|unit| unit.in_contact = false);
         });
     }
@@ -210,6 +212,7 @@ impl Fabric {
             tls: None,
             ttl: None,
             max_stdout: OutputBound { bytes: u64::MAX, setting: "x".into() },
+            far: None,
             pod: None,
         };
         let (input, output) = (Vec::new(), Vec::new());

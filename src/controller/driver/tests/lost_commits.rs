@@ -92,6 +92,50 @@ fn a_lost_job_whose_unit_does_not_say_yet_that_it_was_placed_is_not_entered_agai
 }
 
 #[test]
+fn what_the_store_forgot_while_no_process_lived_ends_before_it_runs_again() {
+    for is_answering in [true, false] {
+        let mut site = Site::ready(&["e1"]);
+        let (unit, job) = site.submit(json!({}));
+        let child = site.running(job);
+        site.kill();
+        site.sql(NOT_PLACED);
+        site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = !is_answering);
+        site.boot();
+        site.pass(seconds(40));
+        if !is_answering {
+            assert_eq!(
+                site.fabric.look(|units| units.alive(job.0)),
+                [child.clone()],
+                "its node has to say so"
+            );
+            site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
+        }
+        site.until("it to run again", || {
+            let alive = site.fabric.look(|units| units.alive(job.0));
+            assert!(alive.len() <= 1, "{alive:?}");
+            alive.first().is_some_and(|next| *next != child)
+        });
+        let next = site.running(job);
+        site.fabric.write(&next, &whole(2, "successful"));
+        site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+        assert_eq!(site.ended(job).row.state, JobState::Successful);
+        assert_eq!(site.output(&unit), whole(2, "successful"));
+    }
+}
+
+#[test]
+fn a_child_of_a_job_that_the_store_lost_while_no_process_lived_is_ended() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    site.running(job);
+    site.kill();
+    site.sql(NO_JOBS);
+    site.boot();
+    site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+    site.until("its child to go", || site.fabric.left().is_empty());
+}
+
+#[test]
 fn units_of_a_lost_job_end_alike_though_one_of_them_does_not_say_that_it_was_placed() {
     let mut site = Site::ready(&["e1"]);
     let (first, job) = site.submit(json!({"key": "one"}));

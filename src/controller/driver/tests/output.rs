@@ -254,7 +254,7 @@ fn a_line_that_a_kill_cut_is_not_in_the_way_of_the_next_attempt() {
     let next = site.running(job);
     site.fabric.write(&next, &whole(2, "successful"));
     site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
-    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    site.soon("the unit's end", || site.unit(&unit).unwrap().detail == "Finished");
     let output = site.output(&unit);
     let (statuses, counters, end) = process(&output);
     assert_eq!(end, "eof", "{}", String::from_utf8_lossy(&output));

@@ -85,8 +85,7 @@ async fn a_former_owner_sends_nothing(site: Site) {
     let c2 = start(&store, "c2").await;
     let id = submit(&store, "u1").await;
     place(&store, &c1).await;
-    let attempt = store.job(id).await.unwrap().attempts.remove(0);
-    let child = attempt.unit.clone();
+    let child = store.job(id).await.unwrap().attempts.remove(0).unit;
     let lost = ChildId { random: !child.random, ..child.clone() };
     assert_eq!(
         store.before_sending(c1.clone(), lost).await.unwrap(),
@@ -94,10 +93,19 @@ async fn a_former_owner_sends_nothing(site: Site) {
         "of another job with that number"
     );
     assert!(!store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
-    assert_eq!(store.before_sending(c1.clone(), child.clone()).await.unwrap(), Some(attempt));
+    assert_eq!(store.before_sending(c1.clone(), child.clone()).await.unwrap(), Some(None));
     assert!(store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
+    let again = store.before_sending(c1.clone(), child.clone()).await.unwrap();
+    assert_eq!(again, Some(Some(child.to_string())), "it may be there under its own ID");
+    assert_eq!(store.far_unit(child.clone()).await.unwrap(), None);
+    store.keep_far_unit(c1.clone(), child.clone(), "theirs".to_owned()).await.unwrap();
+    let again = store.before_sending(c1.clone(), child.clone()).await.unwrap();
+    assert_eq!(again, Some(Some("theirs".to_owned())));
+    assert_eq!(store.far_unit(child.clone()).await.unwrap(), Some("theirs".to_owned()));
     take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
-    assert!(matches!(store.before_sending(c1, child.clone()).await, Err(Error::Fenced(_))));
+    assert!(matches!(store.before_sending(c1.clone(), child.clone()).await, Err(Error::Fenced(_))));
+    let kept = store.keep_far_unit(c1, child.clone(), "other".to_owned()).await;
+    assert!(matches!(kept, Err(Error::Fenced(_))));
     store.before_sending(c2, child).await.unwrap().unwrap();
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{Fabric, Local};
+use super::{Fabric, Local, OWN};
 use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
 use crate::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild,
@@ -104,10 +104,6 @@ impl Children for FakeChildren {
         })
     }
 
-    fn keep_accepted(&self, _unit: String) -> Act<'_, ()> {
-        Box::pin(async {})
-    }
-
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>> {
         let news = self.fabric.unit_news.subscribe();
         let fabric = self.fabric.clone();
@@ -150,7 +146,9 @@ impl Children for FakeChildren {
                 // Its node is not asked until the lease holds.
                 tokio::time::sleep(PATIENCE).await;
             }
-            true
+            // One that runs here is ended by what is on its disk.
+            let is_pending = |local: &Local| local.is_released && local.request.node.as_str() != OWN;
+            !self.fabric.look(|units| units.local.get(&unit).is_some_and(is_pending))
         })
     }
 

@@ -1,0 +1,87 @@
+//! The attempts of jobs on other nodes: remote units that have no directory here, since the controller's store and their
+//! job's unit have all that a restart needs. Clients do not see them.
+
+use std::collections::BTreeMap;
+
+use super::{Registry, detached};
+use crate::rpc::OutputBound;
+use crate::rpc::request::{AdoptRequest, SubmitRequest};
+use crate::wire::NodeId;
+use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload};
+use crate::work::status::RemoteExtra;
+use crate::work::unit::UnitId;
+use crate::work::{Submitter, WorkError};
+
+impl Registry {
+    /// Has another node start an attempt, and waits a little for its answer. `far` is the ID that it may have there from an
+    /// earlier try.
+    ///
+    /// # Errors
+    /// What speaks against it here; nothing is sent then. A node's refusal is the end of the attempt.
+    pub async fn begin_attempt(
+        &self,
+        request: SubmitRequest,
+        far: Option<String>,
+        payload: AttemptPayload,
+        max_stdout: OutputBound,
+    ) -> Result<(), WorkError> {
+        let chosen = request.unit_id.as_deref().unwrap_or_default();
+        let id = UnitId::chosen(chosen)?;
+        let mut status = self.remote_status(request)?;
+        if let (Some(remote), Some(far)) = (status.remote_mut(), &far) {
+            remote.remote_unit_id = far.as_str().into();
+        }
+        (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
+        let attempt = Attempt::new(Some(payload), far.as_deref().unwrap_or_default(), self.jobs.clone());
+        let Some(entry) = self.units.add_attempt(id.clone(), status, attempt) else {
+            return Err(WorkError::InUse(id.to_string()));
+        };
+        let remotes = self.remotes.clone();
+        // A start that fails shows in its status.
+        let _shown = detached(async move { remotes.start(&entry).await }).await;
+        Ok(())
+    }
+
+    /// Follows an attempt that its node may have. `far` is the ID that it has there, if it is not its own.
+    ///
+    /// # Errors
+    /// What speaks against it here.
+    pub async fn adopt_attempt(
+        &self,
+        request: AdoptRequest,
+        far: Option<String>,
+        work_type: &str,
+        params: BTreeMap<String, String>,
+        max_stdout: OutputBound,
+    ) -> Result<(), WorkError> {
+        let id: UnitId = request.unit.parse()?;
+        let origin = RemoteExtra {
+            remote_work_type: work_type.into(),
+            remote_params: params.into(),
+            remote_unit_id: far.clone().unwrap_or_else(|| id.to_string()).into(),
+            ..RemoteExtra::default()
+        };
+        let mut status = self.adopted_status(request, origin)?;
+        (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
+        let attempt = Attempt::new(None, far.as_deref().unwrap_or_default(), self.jobs.clone());
+        if let Some(entry) = self.units.add_attempt(id, status, attempt) {
+            self.remotes.resume(&entry).await;
+        }
+        Ok(())
+    }
+
+    /// Whether a name is this node's.
+    pub fn is_own_node(&self, node: &str) -> bool {
+        NodeId::resolve(node, self.units.node_id()).is_ok_and(|node| node == *self.units.node_id())
+    }
+
+    /// Whether there is such an attempt.
+    pub fn is_attempt(&self, unit: &str) -> bool {
+        self.units.child(unit).is_ok_and(|entry| entry.attempt().is_some())
+    }
+
+    /// The output of an attempt from a byte on; `None` if there is no such attempt. Who has read it before gets no more.
+    pub fn read_attempt(&self, unit: &str, from: u64) -> Option<AttemptOutput> {
+        self.remotes.read_attempt(&self.units.child(unit).ok()?, from)
+    }
+}

@@ -1,0 +1,242 @@
+//! Attempts of jobs on other nodes: units that have no directory on their control node.
+
+use std::sync::Arc;
+
+use meshd::controller::children::RegistryChildren;
+use meshd::controller::core::ChildEnd;
+use meshd::controller::driver::world::{
+    ChildInput, ChildNews, ChildRequest, ChildStream, Children as _, Known,
+};
+use meshd::rpc::OutputBound;
+use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use meshd::work::{Leftovers, State, UnitId};
+use parking_lot::Mutex;
+
+use crate::harness::*;
+use crate::remote::{Pair, child};
+
+const UNIT: &str = "c000000abn1a1r00000001";
+
+/// A shell script as an attempt.
+fn script(text: &str) -> ChildRequest {
+    ChildRequest { params: shlex::try_quote(text).unwrap().into_owned(), ..child(UNIT) }
+}
+
+/// All that comes until the end.
+async fn read(mut stream: Box<dyn ChildStream>) -> (Vec<u8>, ChildEnd, String) {
+    let mut all = Vec::new();
+    loop {
+        match within(stream.next()).await {
+            ChildNews::Accepted | ChildNews::Missing => {}
+            ChildNews::Output(bytes) => all.extend_from_slice(&bytes),
+            ChildNews::Ended { end, detail } => return (all, end, detail),
+        }
+    }
+}
+
+/// The first bytes, as many as these.
+async fn read_some(stream: &mut Box<dyn ChildStream>, count: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        if let ChildNews::Output(bytes) = within(stream.next()).await {
+            all.extend_from_slice(&bytes);
+        }
+    }
+    all
+}
+
+/// The directories of units on this node, whose names tell what they are.
+fn directories(pair: &Pair) -> Vec<String> {
+    let units = std::fs::read_dir(pair.temp.path().join("near/n1")).unwrap();
+    let names = units.map(|unit| unit.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('c')).collect()
+}
+
+/// How many units the other node has.
+async fn there(pair: &Pair) -> usize {
+    pair.far.list(None).await.unwrap().len()
+}
+
+/// The store of this node's controller keeps IDs, or is away.
+async fn serve(pair: &Pair, is_there: bool) -> (RegistryChildren, Keeper) {
+    let keeper = Keeper::default();
+    keeper.0.lock().0 = is_there;
+    pair.near.serve_jobs(Box::new(keeper.clone())).await;
+    (RegistryChildren(pair.near.clone()), keeper)
+}
+
+#[tokio::test]
+async fn an_attempt_reads_its_job_s_files_and_has_no_directory_here() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let (children, _) = serve(&pair, true).await;
+        let (payload, size) = (pair.temp.path().join("payload"), 3_000_000);
+        std::fs::write(&payload, bytes(size)).unwrap();
+        let input = ChildInput { head: b"head\n".to_vec(), files: vec![(payload.clone(), 1_000_000)] };
+        let max_stdout = OutputBound { bytes: u64::MAX, setting: "x".into() };
+        let request =
+            ChildRequest { work_type: "cat".into(), params: String::new(), max_stdout, ..child(UNIT) };
+        pair.mesh.take_down("n2");
+        within(children.send(request, input)).await.unwrap();
+        // It is open, and nobody asks whether it is read.
+        std::fs::remove_file(&payload).unwrap();
+        assert_eq!(children.known(UNIT), Known::Here);
+        pair.mesh.set("n2", pair.far.clone());
+        pair.mesh.flap();
+        let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
+        assert!(output == [b"head\n", &bytes(size)[1_000_000..]].concat(), "{} bytes", output.len());
+        assert_eq!(end, ChildEnd::Succeeded);
+        assert_eq!((directories(&pair), there(&pair).await), (vec![], 1));
+        assert!(pair.near.list(None).await.unwrap().is_empty(), "it is a unit to nobody here");
+        assert!(pair.near.status(UNIT).await.is_err() && pair.near.results(UNIT, 0, &me()).await.is_err());
+        // What was held back is read again, from where it has to be.
+        let (again, ..) = read(children.follow(UNIT.to_owned(), 2_000_000).await).await;
+        assert!(again == output[2_000_000..], "{} bytes", again.len());
+        assert!(within(children.release(UNIT.to_owned(), Leftovers::Stay)).await);
+        assert_eq!((children.known(UNIT), there(&pair).await), (Known::Unknown, 0));
+    }
+}
+
+#[tokio::test]
+async fn output_goes_to_the_latest_reader_from_its_byte_on_though_links_break() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let (children, _) = serve(&pair, true).await;
+        let fifo = pair.temp.path().join("fifo");
+        let text = format!("seq 1000; mkfifo {0}; read x < {0}; seq 100000", fifo.display());
+        within(children.send(script(&text), ChildInput::default())).await.unwrap();
+        let first: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+        let rest: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+        let mut stream = children.follow(UNIT.to_owned(), 0).await;
+        assert_eq!(read_some(&mut stream, first.len()).await, first.as_bytes());
+        // It writes nothing, and what is wanted again comes all the same.
+        let mut again = children.follow(UNIT.to_owned(), 7).await;
+        assert_eq!(read_some(&mut again, first.len() - 7).await, &first.as_bytes()[7..]);
+        drop(stream);
+        pair.mesh.cut();
+        tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap()).await.unwrap();
+        let (output, end, _) = read(again).await;
+        assert!(output == rest.as_bytes(), "{} of {}", output.len(), rest.len());
+        assert_eq!(end, ChildEnd::Succeeded);
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_sent_again_after_a_restart_is_the_same_unit_there() {
+    for go in [false, true] {
+        let mut pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        let ran = pair.temp.path().join("ran");
+        let text = format!("echo run >> {}; echo out", ran.display());
+        let (children, keeper) = serve(&pair, true).await;
+        within(children.send(script(&text), ChildInput::default())).await.unwrap();
+        // As the store says: it may be there under this ID.
+        let far = keeper.0.lock().1.first().map_or_else(|| UNIT.to_owned(), |(_, far)| far.clone());
+        assert_eq!(go, far != UNIT);
+        drop(children);
+        pair = pair.restart_near().await;
+        pair.mesh.set("n2", pair.far.clone());
+        pair.mesh.pretend_go(go);
+        let (children, _) = serve(&pair, true).await;
+        assert_eq!(children.known(UNIT), Known::Unknown);
+        let request = ChildRequest { far: Some(far), ..script(&text) };
+        within(children.send(request, ChildInput::default())).await.unwrap();
+        let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
+        assert_eq!((output, end), (b"out\n".to_vec(), ChildEnd::Succeeded));
+        assert_eq!(std::fs::read_to_string(&ran).unwrap(), "run\n", "it ran once");
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_its_node_does_not_answer_is_not_done() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    within(children.send(script("echo out"), ChildInput::default())).await.unwrap();
+    let (_, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
+    assert_eq!(end, ChildEnd::Succeeded);
+    pair.mesh.take_down("n2");
+    assert!(!within(children.release(UNIT.to_owned(), Leftovers::End)).await);
+    pair.mesh.set("n2", pair.far.clone());
+    pair.mesh.flap();
+    assert!(within(children.release(UNIT.to_owned(), Leftovers::End)).await);
+    assert_eq!(there(&pair).await, 0);
+}
+
+/// A controller that keeps the IDs that nodes give, once it can.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<(bool, Vec<(String, String)>)>>);
+
+impl Jobs for Keeper {
+    fn verifies_signatures(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, _request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
+        unreachable!()
+    }
+
+    fn resume(&self, _unit: JobUnit) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn cancel(&self, _unit: UnitId) -> Act<'_, Result<(), String>> {
+        unreachable!()
+    }
+
+    fn forget(&self, _unit: UnitId) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
+        unreachable!()
+    }
+
+    fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>> {
+        let mut keeper = self.0.lock();
+        let kept = match keeper.0 {
+            true => {
+                keeper.1.push((unit.to_string(), id));
+                Ok(())
+            }
+            false => Err("the store is away".to_owned()),
+        };
+        Box::pin(std::future::ready(kept))
+    }
+
+    fn parent(&self, _unit: &UnitId) -> Option<i64> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn the_id_that_a_node_gives_is_kept_before_the_unit_can_start_there() {
+    let mut pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    let (children, keeper) = serve(&pair, false).await;
+    let ran = pair.temp.path().join("ran");
+    let text = format!("echo run >> {}; echo out", ran.display());
+    within(children.send(script(&text), ChildInput::default())).await.unwrap();
+    assert!(children.detail(UNIT).unwrap().contains("the store is away"), "{:?}", children.detail(UNIT));
+    assert!(!ran.exists());
+    keeper.0.lock().0 = true;
+    let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
+    assert_eq!((output, end), (b"out\n".to_vec(), ChildEnd::Succeeded));
+    let kept = keeper.0.lock().1.clone();
+    let [(unit, far)] = kept.as_slice() else { panic!("{kept:?}") };
+    assert_eq!((unit.as_str(), pair.far.status(far).await.unwrap().state), (UNIT, State::Succeeded));
+    assert_eq!(there(&pair).await, 1, "what came there before is gone");
+    // Whoever takes the job over finds it by that.
+    drop(children);
+    pair = pair.restart_near().await;
+    pair.mesh.set("n2", pair.far.clone());
+    pair.mesh.pretend_go(true);
+    let children = RegistryChildren(pair.near.clone());
+    let request = ChildRequest { far: Some(far.clone()), ..script(&text) };
+    within(children.adopt(request)).await.unwrap();
+    let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
+    assert_eq!((output, end), (b"out\n".to_vec(), ChildEnd::Succeeded));
+    assert!(within(children.release(UNIT.to_owned(), Leftovers::Stay)).await);
+    assert_eq!(there(&pair).await, 0);
+}
