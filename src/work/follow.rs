@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::registry::Registry;
+use super::status::Status;
 use super::units::{Entry, Follower};
 use super::{Caller, ResultStream, WorkError};
 use crate::rpc::follow::Frame;
@@ -31,7 +32,9 @@ impl Frames {
         start: u64,
         caller: &Caller,
     ) -> Result<Self, WorkError> {
-        let results = registry.results(unit, start, caller).await?;
+        let mut results = registry.results(unit, start, caller).await?;
+        // The node that follows makes the end durable before it tells anybody.
+        results.status = results.unit.subscribe_ahead();
         let (registry, entry, changes) = (registry.clone(), results.unit.clone(), results.unit.subscribe());
         Ok(Self { registry, entry, results, changes, is_new: true, is_over: false })
     }
@@ -55,13 +58,14 @@ impl Frames {
             tokio::select! {
                 biased;
                 chunk = self.results.next() => {
+                    let end = self.results.status.borrow().clone();
                     let last = match chunk {
                         Ok(Some(chunk)) => return Ok(Some(Frame::Output(chunk))),
-                        Ok(None) => self.registry.report(&self.entry),
+                        Ok(None) => self.registry.report(&self.entry, &end),
                         // No waiting brings the rest back, unless the unit is no more.
                         Err(WorkError::StdoutTruncated { found, .. }) => {
                             self.registry.find(self.entry.id.as_str())?;
-                            self.registry.report_with(&self.entry, found)
+                            self.registry.report_with(Status::clone(&end), found)
                         }
                         Err(error) => return Err(error),
                     };

@@ -18,8 +18,11 @@ use std::time::SystemTime;
 
 use tokio::sync::Semaphore;
 
-pub(crate) use self::disk::Durability;
-use self::disk::{Disk, Make, NEW_STATUS, System, make_unit, move_away, put_file, sync_output, write_all};
+use self::disk::{
+    Disk, Flush, Make, NEW_STATUS, System, finish_unit, make_unit, move_away, put_file, sync_output,
+    unmake_unit, write_all,
+};
+pub(crate) use self::disk::{Durability, FlushOnce};
 pub use self::node_dir::NodeDirectory;
 use self::node_dir::{check_ours, node_directory};
 use self::unit_dir::QUEUED;
@@ -88,12 +91,25 @@ impl Store {
         Ok((units, hidden))
     }
 
-    /// Makes a unit, with an empty payload, that survives a power loss from here on.
-    pub(crate) async fn create(&self, id: &UnitId, status: &Status) -> Result<(), WorkError> {
+    /// Makes a unit with an empty payload. A durable one survives a power loss from here on; of any other the file is given
+    /// that [`UnitDir::finish`] needs.
+    pub(crate) async fn create(
+        &self,
+        id: &UnitId,
+        status: &Status,
+        durability: Durability,
+    ) -> Result<Option<File>, WorkError> {
         let (path, line) = (self.unit(id).path(), status.to_line());
         let unit = path.clone();
-        let made = self.blocking(move || make_unit(&System, &unit, &line)).await;
-        made.map_err(|e| WorkError::io("make", path, e))
+        let make = move || {
+            let made = make_unit(&System, &unit, &line)?;
+            if durability != Durability::Durable {
+                return Ok(Some(made));
+            }
+            let finished = finish_unit(&System, &unit, &made, None);
+            finished.inspect_err(|_| unmake_unit(&System, &unit)).map(|()| None)
+        };
+        self.blocking(make).await.map_err(|e| WorkError::io("make", path, e))
     }
 
     /// Gives a unit the payload of another one, which is on disk once from then on. It is durable when this returns.
@@ -103,7 +119,7 @@ impl Store {
             let aside = to.file("stdin.new");
             fs::hard_link(from, &aside)?;
             fs::rename(aside, to.file("stdin"))?;
-            System.sync_dir(&to.path())
+            System.sync(&[Flush::Dir(&to.path())])
         };
         self.blocking(link).await.map_err(|e| WorkError::io("link", failed, e))
     }
@@ -116,25 +132,29 @@ impl Store {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => System.make(&dir.file("stdin"), Make::New)?,
             };
-            System.sync_dir(&dir.path())
+            System.sync(&[Flush::Dir(&dir.path())])
         };
         self.blocking(replace).await.map_err(|e| WorkError::io("remove", unit.file("stdin"), e))
     }
 
-    /// Adds a piece to the payload of a unit, which is durable after the last one. Blocks.
+    /// Adds a piece to the payload of a unit. Blocks.
     pub(crate) fn add_payload(stdin: &mut File, piece: &[u8], is_last: bool) -> io::Result<()> {
         write_all(&System, stdin, piece)?;
-        if is_last {
-            return System.sync(stdin);
+        if !is_last {
+            disk::write_back_ahead(stdin, piece.len());
         }
-        disk::write_back_ahead(stdin, piece.len());
         Ok(())
     }
 
-    /// Replaces the status of a unit, durably.
-    pub(crate) async fn put_status(&self, unit: &UnitDir, status: &Status) -> Result<(), WorkError> {
+    /// Replaces the status of a unit, durably, after what `first` makes durable.
+    pub(crate) async fn put_status(
+        &self,
+        unit: &UnitDir,
+        status: &Status,
+        first: impl Fn() -> io::Result<()> + Send + 'static,
+    ) -> Result<(), WorkError> {
         let (dir, status) = (unit.clone(), status.clone());
-        self.blocking(move || dir.write_status(&status, Durability::Durable)).await
+        self.blocking(move || dir.replace_status(&status, &first, Durability::Durable)).await
     }
 
     /// Makes the [exit record](UnitDir::exit_record) that a runner has left the status of its unit, durably.
@@ -146,7 +166,7 @@ impl Store {
     /// Makes the output of a unit durable.
     pub(crate) async fn sync_output(&self, unit: &UnitDir) -> io::Result<()> {
         let dir = unit.path();
-        self.blocking(move || sync_output(&System, &dir).and_then(|()| System.sync_dir(&dir))).await
+        self.blocking(move || sync_output(&System, &dir)).await
     }
 
     /// Records that a unit has all it needs and waits in the queue, and since when: a restart starts it later.
@@ -194,26 +214,31 @@ impl Store {
                 move_away(&System, &path, &trash)
             }
             // An earlier attempt may have moved it already.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => System.sync_dir(&self.root),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => System.sync(&[Flush::Dir(&self.root)]),
             moved => moved,
         };
         moved.map_err(|e| WorkError::io("remove", path, e))
     }
 
-    /// Removes a directory in which a crash has left no more of a unit than comes before its status.
-    pub(crate) fn clear_half_made(&self, unit: &UnitDir) {
+    /// Removes a directory in which a crash has left no more of a unit than there is before a client knows it; says whether
+    /// it was one.
+    pub(crate) fn clear_half_made(&self, unit: &UnitDir) -> bool {
         let names = fs::read_dir(unit.path()).map(|names| names.flatten().map(|found| found.file_name()));
+        let is_new = unit.has(NEW_STATUS);
         let is_half_made = names.is_ok_and(|mut names| {
-            names.all(|name| {
-                name == "status.lock"
-                    || name == NEW_STATUS
-                    || name == "stdin" && is_empty(&unit.file("stdin"))
+            names.all(|name| match name.to_str() {
+                Some("status.lock" | NEW_STATUS) => true,
+                // They lose that name before a client knows the unit.
+                Some("status") => is_new,
+                Some("stdin") => is_new || is_empty(&unit.file("stdin")),
+                Some(_) | None => false,
             })
         });
         // Anything else there is not ours to delete.
         if is_half_made {
             self.discard(unit);
         }
+        is_half_made
     }
 
     /// Removes a unit whose ID no client knows. Blocks.

@@ -18,6 +18,7 @@ pub use self::quota::Quota;
 pub(crate) use self::writer::Writer;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use self::steps::KeptSteps;
 use super::figures::Timings;
 use super::remote::Attempt;
 use super::status::Status;
-use super::store::{Store, UnitDir};
+use super::store::{Durability, Store, UnitDir};
 use super::unit::UnitId;
 use super::{OpenError, Submitter, WorkError};
 use crate::wire::NodeId;
@@ -269,13 +270,15 @@ impl Units {
         self.id_locks.lock(id).await
     }
 
-    /// Makes a unit, which was asked for at that time, durably, under an ID that was chosen for it or a new one.
+    /// Makes a unit, which was asked for at that time, under an ID that was chosen for it or a new one. Of one that is not
+    /// durable yet also the file that [`UnitDir::finish`] needs.
     pub(crate) async fn create(
         &self,
         chosen: Option<UnitId>,
         status: Status,
         received: Instant,
-    ) -> Result<Arc<Entry>, CreateError> {
+        durability: Durability,
+    ) -> Result<(Arc<Entry>, Option<File>), CreateError> {
         let charge = match status.submitter {
             Some(submitter) => self.accounts.admit(submitter).map_err(CreateError::Exceeded)?,
             None => None,
@@ -288,12 +291,12 @@ impl Units {
                 (true, Some(_)) => return Err(WorkError::InUse(id.to_string()).into()),
             }
         };
-        self.store.create(&id, &status).await?;
+        let made = self.store.create(&id, &status, durability).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         entry.set_charge(charge);
         entry.set_steps(self.step_times.begin(received));
         self.by_id.write().insert(id, entry.clone());
-        Ok(entry)
+        Ok((entry, made))
     }
 
     /// Takes in units that were found on disk.

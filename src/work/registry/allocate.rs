@@ -1,6 +1,7 @@
 //! Which unit a submission gets: a new one, under an ID that is made or was chosen, or the one that it repeats. Owns what
 //! counts as a repetition. It refuses to know payloads, and what the unit will do.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -17,7 +18,8 @@ use crate::work::units::{CreateError, Entry, Leftovers};
 use crate::work::{Submitter, WorkError};
 
 impl Registry {
-    /// The unit of a submission, and whether that had its payload before.
+    /// The unit of a submission, and whether that had its payload before. One that is answered with its payload is not
+    /// durable yet, and comes with the file that makes it so.
     pub(super) async fn unit_for(
         self,
         request: SubmitRequest,
@@ -26,8 +28,9 @@ impl Registry {
         job: Option<JobExtra>,
         max_stdout: Option<Box<OutputBound>>,
         received: Instant,
-    ) -> Result<(Arc<Entry>, bool), WorkError> {
+    ) -> Result<(Arc<Entry>, bool, Option<File>), WorkError> {
         let here = self.is_here(&request);
+        let durability = if request.at_once { Durability::Deferred } else { Durability::Durable };
         let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
         let _lock = match &chosen {
             Some(id) => Some(self.units.lock_id(id).await),
@@ -44,7 +47,7 @@ impl Registry {
                 }
                 Some(entry) => {
                     if let Some(whole) = self.earlier(entry, submitter, asked).await? {
-                        return Ok((whole, true));
+                        return Ok((whole, true, None));
                     }
                 }
             }
@@ -63,7 +66,8 @@ impl Registry {
         };
         (status.submitter, status.asked, status.max_stdout) = (Some(submitter), Some(asked), max_stdout);
         status.life.apply(&Event::PayloadAwaited);
-        Ok((self.create(chosen, status, received).await?, false))
+        let (entry, made) = self.create_as(chosen, status, received, durability).await?;
+        Ok((entry, false, made))
     }
 
     /// The unit that a submission repeats, if its payload is there. One without is deleted to be made again; a unit that
@@ -105,16 +109,26 @@ impl Registry {
         }
     }
 
-    /// Makes a unit, which was asked for at that time, under an ID that was chosen for it or a new one.
+    /// Makes a unit, which was asked for at that time, durably, under an ID that was chosen for it or a new one.
     pub(super) async fn create(
         &self,
         chosen: Option<UnitId>,
         status: Status,
         received: Instant,
     ) -> Result<Arc<Entry>, WorkError> {
+        self.create_as(chosen, status, received, Durability::Durable).await.map(|(entry, _)| entry)
+    }
+
+    async fn create_as(
+        &self,
+        chosen: Option<UnitId>,
+        status: Status,
+        received: Instant,
+        durability: Durability,
+    ) -> Result<(Arc<Entry>, Option<File>), WorkError> {
         let submitter = status.submitter;
-        match self.units.create(chosen, status, received).await {
-            Ok(entry) => Ok(entry),
+        match self.units.create(chosen, status, received, durability).await {
+            Ok(created) => Ok(created),
             Err(CreateError::Failed(error)) => Err(error),
             Err(CreateError::Exceeded(exceeded)) => Err(self.exceeded(exceeded, submitter).await),
         }

@@ -196,7 +196,8 @@ impl Registry {
     pub async fn list(&self, id: Option<&str>) -> Result<BTreeMap<UnitId, UnitReport>, WorkError> {
         let entries = self.units.listed(id)?;
         self.units.save_shown(&entries).await;
-        Ok(entries.into_iter().map(|entry| (entry.id.clone(), self.report(&entry))).collect())
+        let report = |entry: Arc<Entry>| (entry.id.clone(), self.report(&entry, &entry.status()));
+        Ok(entries.into_iter().map(report).collect())
     }
 
     /// Those that a caller may look at, or the one asked for, as one line of JSON, piece by piece. A node of the mesh gets
@@ -368,19 +369,17 @@ impl Registry {
     /// The unit as clients see it, once that is durable.
     pub(super) async fn status_of(&self, entry: &Arc<Entry>) -> UnitReport {
         self.units.save_shown(std::slice::from_ref(entry)).await;
-        self.report(entry)
+        self.report(entry, &entry.status())
     }
 
     /// The unit as clients see it; what runs is as large as its file.
-    pub(super) fn report(&self, entry: &Entry) -> UnitReport {
-        let status = entry.status();
+    pub(super) fn report(&self, entry: &Entry, status: &Status) -> UnitReport {
         let times = entry.step_times(self.units.node_id());
-        UnitReport { stdout_size: stdout_size(entry, &status), times, ..status.report(self.knows(&status)) }
+        UnitReport { stdout_size: stdout_size(entry, status), times, ..status.report(self.knows(status)) }
     }
 
     /// The same for a unit that has ended, with less output than it counted.
-    pub(super) fn report_with(&self, entry: &Entry, left: u64) -> UnitReport {
-        let mut status = Status::clone(&entry.status());
+    pub(super) fn report_with(&self, mut status: Status, left: u64) -> UnitReport {
         status.life.lose_output(left);
         status.report(self.knows(&status))
     }

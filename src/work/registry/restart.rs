@@ -126,6 +126,8 @@ impl Registry {
                 self.units.store().clear_half_made(&dir);
                 return None;
             }
+            // Nor that of one whose status was not durable yet.
+            Err(ReadError::Damaged(_)) if self.units.store().clear_half_made(&dir) => return None,
             Err(error) => {
                 tracing::error!(unit = %id, %error, "the unit counts as failed");
                 damaged(&error, &dir)

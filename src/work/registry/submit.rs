@@ -20,7 +20,7 @@ use crate::work::jobs::JobIntake;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
-use crate::work::store::{Durability, Store};
+use crate::work::store::{Durability, FlushOnce, Store};
 use crate::work::unit::{Event, State, UnitId};
 use crate::work::units::{Entry, Exceeded, Leftovers, Started, Writer};
 use crate::work::{Caller, Submitter, WorkError};
@@ -35,6 +35,8 @@ pub struct Submission {
     entry: Arc<Entry>,
     /// It has its payload, and runs or ran: this submission repeats the one that made it, and its payload is not kept.
     is_whole: bool,
+    /// Of a unit that becomes durable together with its payload.
+    made: Option<File>,
     /// There once the payload is too long to be written in one go.
     stdin: Option<File>,
     /// Not yet in the file.
@@ -69,7 +71,7 @@ impl std::fmt::Debug for SignedPayload {
 }
 
 impl Registry {
-    /// Accepts a unit. Once this returns, it survives a crash.
+    /// Accepts a unit. Once this returns, it survives a crash; one that is asked for at once does so when it has its payload.
     ///
     /// # Errors
     /// Whatever speaks against it; nothing is left behind then.
@@ -108,11 +110,14 @@ impl Registry {
         };
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
         let (job, intake) = self.intake(&request, &caller).await?.unzip();
-        let (entry, is_whole) =
+        let (entry, is_whole, made) =
             detached(self.clone().unit_for(request, caller.submitter(), chosen, job, max_stdout, received))
                 .await?;
         let signed = signed.map(SignedPayload::new);
-        Ok(Submission::new(self.clone(), entry, is_whole, signed, intake.filter(|_| !is_whole)))
+        let intake = intake.filter(|_| !is_whole);
+        let mut submission = Submission::new(self.clone(), entry, is_whole, signed, intake);
+        submission.made = made;
+        Ok(submission)
     }
 }
 
@@ -181,6 +186,25 @@ impl Registry {
             Exceeded::Payload(most) => WorkError::PeerPayload { caller, most },
         }
     }
+
+    /// Starts a unit on its node while its payload becomes durable here: no status that tells of all of it is, before. The
+    /// node gets the end of the payload after that.
+    async fn start_remote(&self, entry: &Arc<Entry>) -> Result<Started, WorkError> {
+        let store = self.units.store();
+        let payload = async {
+            let unit = entry.clone();
+            store.blocking(move || unit.flush_payload()).await?;
+            entry.set_unflushed(None);
+            Ok(())
+        };
+        let (flushed, started) = tokio::join!(payload, self.remotes.start(entry));
+        if let Err(error) = flushed {
+            let error = WorkError::io("write", entry.dir.file("stdin"), error);
+            entry.apply(store, Event::PayloadCut(error.to_string())).await;
+            return Err(error);
+        }
+        started
+    }
 }
 
 impl Submission {
@@ -200,6 +224,7 @@ impl Submission {
             registry,
             entry,
             is_whole,
+            made: None,
             stdin: None,
             ahead: Vec::new(),
             broken: false,
@@ -274,14 +299,16 @@ impl Submission {
             return answer_again(&self.entry.status());
         }
         self.done = true;
-        self.entry.note_step(UnitStep::Durable);
+        if self.entry.status().remote().is_none() {
+            self.entry.note_step(UnitStep::Durable);
+        }
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         if let Some(intake) = self.intake.take() {
             return detached(async move { registry.start_job(&entry, intake).await }).await;
         }
         let started = detached(async move {
             match entry.status().extra {
-                Extra::Remote(_) => registry.remotes.start(&entry).await,
+                Extra::Remote(_) => registry.start_remote(&entry).await,
                 Extra::Kubernetes(_) => registry.pods.start(&entry).await.map(|()| Started::Started),
                 Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => {
                     registry.local.start(&entry).await.map(|()| Started::Started)
@@ -362,16 +389,32 @@ impl Submission {
         self.done = true;
     }
 
-    /// Makes the payload durable.
+    /// Makes the payload durable, and the unit if it is not yet. That of a unit of another node becomes durable beside what
+    /// is done next.
     async fn close_stdin(&mut self) -> Result<(), WorkError> {
-        match (&self.stdin, self.ahead.is_empty()) {
-            // The file is there, and empty.
-            (None, true) if !self.broken => Ok(()),
-            (Some(_) | None, _) => self.write_out(true).await,
+        // Else the file is there, and empty.
+        if self.stdin.is_some() || !self.ahead.is_empty() || self.broken {
+            self.write_out(true).await?;
+        }
+        match (self.made.take(), self.stdin.take()) {
+            (None, None) => Ok(()),
+            (None, Some(stdin)) if self.entry.status().remote().is_some() => {
+                self.entry.set_unflushed(Some(FlushOnce::new(stdin).into()));
+                Ok(())
+            }
+            (made, stdin) => {
+                // Nobody changes the status meanwhile.
+                let (lock, dir) = (self.write_lock().await?, self.entry.dir.clone());
+                let finish = move || {
+                    let _lock = lock;
+                    dir.finish(made.as_ref(), stdin.as_ref())
+                };
+                self.store().blocking(finish).await.map_err(|e| self.stdin_error(e))
+            }
         }
     }
 
-    /// Writes what is ahead to the file; after the `last` piece all of it is durable.
+    /// Writes what is ahead to the file.
     async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));

@@ -60,7 +60,11 @@ pub(super) fn start(
     };
     let stdin = open("stdin", OpenOptions::new().read(true))?;
     let payload = match job.plugin {
-        Some(_) => None,
+        Some(_) => {
+            // It writes the status in place: one that a power loss then damages must not look like a new unit's.
+            dir.sync_names().map_err(|e| format!("cannot make the unit's files durable: {e}"))?;
+            None
+        }
         None => Payload::new(&stdin).map_err(|e| format!("cannot look at the unit's stdin: {e}"))?,
     };
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;

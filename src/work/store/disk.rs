@@ -8,6 +8,7 @@ use std::io::{self, Seek, Write};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
@@ -44,57 +45,96 @@ pub(super) trait Disk {
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// Writes some of the bytes; says how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
-    /// Makes the contents of a file durable.
-    fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// Makes the names in a directory durable.
-    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Makes files and directories durable side by side: none waits for another. The results are in the order of the request.
+    fn sync_each(&self, all: &[Flush<'_, Self::File>]) -> Vec<io::Result<()>>;
     /// Gives a file or directory another name, in place of the file that had it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Replaces the contents of a file in the room that it has, durably; fails, changing nothing, without enough.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all in it.
     fn remove_all(&self, path: &Path) -> io::Result<()>;
+    /// Makes all of them durable, side by side.
+    fn sync(&self, all: &[Flush<'_, Self::File>]) -> io::Result<()> {
+        self.sync_each(all).into_iter().collect()
+    }
 }
 
-/// Makes a unit's directory with its first files, durably. Of one that fails nothing is left, unless the power fails, too.
-pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Result<()> {
+/// What is made durable.
+pub(super) enum Flush<'a, F> {
+    /// The contents of a file.
+    File(&'a F),
+    /// The names in a directory.
+    Dir(&'a Path),
+}
+
+/// Makes a unit's directory with its first files, which [`finish_unit`] makes durable. Gives the file of the status. Of a
+/// unit that fails nothing is left, unless the power fails, too.
+pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Result<D::File> {
     // Fails, harming nothing, when there is such a unit already.
     disk.make_dir(unit)?;
     let make = || {
+        // A daemon that is killed here leaves a unit that was never there, not one whose status is damaged. A power loss may
+        // damage it; the first name, which is there until the unit is durable, tells that nobody was told of the unit.
+        let draft = unit.join(NEW_STATUS);
+        let file = write_draft(disk, &draft, status)?;
         disk.make(&unit.join("status.lock"), Make::New)?;
         disk.make(&unit.join("stdin"), Make::New)?;
-        // A daemon that is killed here leaves a unit that was never there, not one whose status is damaged.
-        let new = unit.join(NEW_STATUS);
-        write_draft(disk, &new, status)?;
-        disk.rename(&new, &unit.join("status"))?;
-        disk.sync_dir(unit)?;
-        unit.parent().map_or(Ok(()), |units| disk.sync_dir(units))
+        disk.link(&draft, &unit.join("status"))?;
+        Ok(file)
     };
-    make().inspect_err(|_| drop(disk.remove_all(unit)))
+    make().inspect_err(|_| unmake_unit(disk, unit))
+}
+
+/// Removes a unit that could not be made, first what a power loss may have damaged.
+pub(super) fn unmake_unit<D: Disk>(disk: &D, unit: &Path) {
+    let _ = disk.remove(&unit.join("status"));
+    let _ = disk.remove_all(unit);
+}
+
+/// Makes a new unit durable, together with its payload if that is there.
+pub(super) fn finish_unit<D: Disk>(
+    disk: &D,
+    unit: &Path,
+    status: &D::File,
+    stdin: Option<&D::File>,
+) -> io::Result<()> {
+    let units = unit.parent().unwrap_or(unit);
+    let own = [Flush::File(status), Flush::Dir(unit), Flush::Dir(units)];
+    disk.sync(&own.into_iter().chain(stdin.map(Flush::File)).collect::<Vec<_>>())?;
+    // A change of the status may have been faster.
+    let _ = disk.remove(&unit.join(NEW_STATUS));
+    Ok(())
 }
 
 /// Moves a unit's directory away, durably: nobody finds it any more.
 pub(super) fn move_away<D: Disk>(disk: &D, unit: &Path, to: &Path) -> io::Result<()> {
     disk.rename(unit, to)?;
-    unit.parent().map_or(Ok(()), |units| disk.sync_dir(units))
+    unit.parent().map_or(Ok(()), |units| disk.sync(&[Flush::Dir(units)]))
 }
 
 /// Makes a small file of a unit, or gives other contents to one that is there, durably.
 pub(super) fn put_file<D: Disk>(disk: &D, unit: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut file = disk.make(&unit.join(name), Make::Emptied)?;
     write_all(disk, &mut file, bytes)?;
-    disk.sync(&file)?;
-    disk.sync_dir(unit)
+    disk.sync(&[Flush::File(&file), Flush::Dir(unit)])
 }
 
-/// Makes the output of a unit durable. One that is gone was removed, and one that the unit's own command has put out of
-/// reach is that command's loss.
+/// Makes the output of a unit durable.
 pub(super) fn sync_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<()> {
-    match disk.open(&unit.join("stdout")).and_then(|file| disk.sync(&file)) {
-        Err(error) if is_about_what_is_there(&error) => Ok(()),
-        synced => synced,
+    let output = open_output(disk, unit)?;
+    disk.sync(&output.iter().map(Flush::File).chain([Flush::Dir(unit)]).collect::<Vec<_>>())
+}
+
+/// The output of a unit. One that is gone was removed, and one that the unit's own command has put out of reach is that
+/// command's loss.
+fn open_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<Option<D::File>> {
+    match disk.open(&unit.join("stdout")) {
+        Err(error) if is_about_what_is_there(&error) => Ok(None),
+        opened => opened.map(Some),
     }
 }
 
@@ -131,6 +171,27 @@ pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     }
 }
 
+/// A file that becomes durable once, by whoever needs that first: the others wait for that flush, and hear how it went. A
+/// second one would tell nothing, as a device that has failed forgets what it was to write.
+#[derive(Debug)]
+pub(crate) struct FlushOnce {
+    file: File,
+    /// The number of the error, if it failed.
+    failed: OnceLock<Option<i32>>,
+}
+
+impl FlushOnce {
+    pub(crate) fn new(file: File) -> Self {
+        Self { file, failed: OnceLock::new() }
+    }
+
+    /// Makes it durable. Blocks.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        let flush = || self.file.sync_all().err().map(|error| errno(&error).raw_os_error());
+        self.failed.get_or_init(flush).map_or(Ok(()), |number| Err(io::Error::from_raw_os_error(number)))
+    }
+}
+
 /// A status that is to be written.
 pub(super) struct NewStatus {
     pub(super) line: Vec<u8>,
@@ -138,30 +199,32 @@ pub(super) struct NewStatus {
     pub(super) counts_output: bool,
 }
 
-/// Replaces `status` in one step, under its lock.
+/// Replaces `status` in one step, under its lock. What it tells of is durable before its name: the output that it counts,
+/// and whatever `first` sees to.
 pub(super) fn replace_status<D: Disk>(
     disk: &D,
     _lock: &Option<File>,
     unit: &Path,
     NewStatus { line: status, counts_output }: &NewStatus,
+    first: &dyn Fn() -> io::Result<()>,
     durability: Durability,
 ) -> io::Result<()> {
-    if *counts_output && durability == Durability::Durable {
-        sync_output(disk, unit)?;
-    }
     let (old, new) = (unit.join("status"), unit.join(NEW_STATUS));
-    let replace = || {
-        match write_draft(disk, &new, status) {
-            // Left by a crash. Emptied, it might come back after a power loss, under the new name.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.remove(&new)?;
-                write_draft(disk, &new, status)?;
-            }
-            written => written?,
+    let is_counted = *counts_output && durability == Durability::Durable;
+    let output = if is_counted { open_output(disk, unit)? } else { None };
+    let draft = match write_draft(disk, &new, status) {
+        // Left by a crash. Emptied, it might come back after a power loss, under the new name.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            disk.remove(&new).and_then(|()| write_draft(disk, &new, status))
         }
-        disk.rename(&new, &old)
+        written => written,
     };
-    if let Err(error) = replace() {
+    // The draft's result comes first.
+    let mut flushed =
+        disk.sync_each(&draft.iter().chain(&output).map(Flush::File).collect::<Vec<_>>()).into_iter();
+    let drafted = draft.and_then(|_| flushed.next().unwrap_or(Ok(())));
+    flushed.collect::<io::Result<()>>().and_then(|()| first()).inspect_err(|_| drop(disk.remove(&new)))?;
+    if let Err(error) = drafted.and_then(|()| disk.rename(&new, &old)) {
         let _ = disk.remove(&new);
         // On a disk without room for a second copy the old one is overwritten: the unit's own output may have filled it,
         // and a unit that has ended must not be listed as running.
@@ -171,14 +234,13 @@ pub(super) fn replace_status<D: Disk>(
         }
     }
     // After an overwriting too: an earlier replacement may have left the name in memory alone.
-    if durability == Durability::Durable { disk.sync_dir(unit) } else { Ok(()) }
+    if durability == Durability::Durable { disk.sync(&[Flush::Dir(unit)]) } else { Ok(()) }
 }
 
-/// Writes a status beside the old one, durably but for its name.
-fn write_draft<D: Disk>(disk: &D, path: &Path, status: &[u8]) -> io::Result<()> {
+/// Writes a status beside the old one.
+fn write_draft<D: Disk>(disk: &D, path: &Path, status: &[u8]) -> io::Result<D::File> {
     let mut file = disk.make(path, Make::New)?;
-    write_all(disk, &mut file, status)?;
-    disk.sync(&file)
+    write_all(disk, &mut file, status).map(|()| file)
 }
 
 /// Makes a runner's exit record the unit's status, durably. It needs no lock: the runner that has left it was the only
@@ -187,13 +249,12 @@ fn write_draft<D: Disk>(disk: &D, path: &Path, status: &[u8]) -> io::Result<()> 
 /// # Errors
 /// [`io::ErrorKind::NotFound`] if there is none.
 pub(super) fn adopt_exit_record<D: Disk>(disk: &D, unit: &Path, counts_output: bool) -> io::Result<()> {
-    if counts_output {
-        sync_output(disk, unit)?;
-    }
     let record = unit.join(EXIT_RECORD);
-    disk.sync(&disk.open(&record)?)?;
+    let output = if counts_output { open_output(disk, unit)? } else { None };
+    let file = disk.open(&record)?;
+    disk.sync(&output.iter().chain([&file]).map(Flush::File).collect::<Vec<_>>())?;
     disk.rename(&record, &unit.join("status"))?;
-    disk.sync_dir(unit)
+    disk.sync(&[Flush::Dir(unit)])
 }
 
 pub(super) fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
@@ -237,17 +298,29 @@ impl Disk for System {
         file.write(bytes)
     }
 
-    fn sync(&self, file: &File) -> io::Result<()> {
-        file.sync_all()
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
-        OpenOptions::new().read(true).custom_flags(flags).open(path)?.sync_all()
+    fn sync_each(&self, all: &[Flush<'_, File>]) -> Vec<io::Result<()>> {
+        let Some((last, others)) = all.split_last() else { return Vec::new() };
+        std::thread::scope(|scope| {
+            let begun = others.iter().map(|one| {
+                // Without a thread for it, it takes its turn.
+                std::thread::Builder::new().spawn_scoped(scope, || one.wait()).map_err(|_| one.wait())
+            });
+            let begun: Vec<_> = begun.collect();
+            let last = last.wait();
+            let ended = begun.into_iter().map(|begun| match begun {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(io::Error::other("a flush has panicked"))),
+                Err(waited) => waited,
+            });
+            ended.chain([last]).collect()
+        })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
     }
 
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -272,6 +345,18 @@ impl Disk for System {
 
     fn remove_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
+    }
+}
+
+impl Flush<'_, File> {
+    fn wait(&self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.sync_all(),
+            Self::Dir(path) => {
+                let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
+                OpenOptions::new().read(true).custom_flags(flags).open(path)?.sync_all()
+            }
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
 
-use super::disk::{Disk, Make};
+use super::disk::{Disk, Flush, Make};
 
 /// What goes wrong at an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,6 +183,27 @@ impl Model {
         }
     }
 
+    fn sync_file(&self, file: &usize) -> io::Result<()> {
+        let begun = self.begin(false).map(drop);
+        let inode = &mut self.state.borrow_mut().inodes[*file];
+        match &begun {
+            Ok(()) => inode.sync(),
+            Err(error) if error.raw_os_error() == Some(BROKEN) => inode.fail(),
+            Err(_) => {}
+        }
+        begun
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(false)?;
+        let mut state = self.state.borrow_mut();
+        let State { durable_files, durable_dirs, pending, .. } = &mut *state;
+        for change in pending.remove(path).unwrap_or_default() {
+            change.apply(durable_files, durable_dirs);
+        }
+        Ok(())
+    }
+
     fn change(&self, dir: &Path, change: Change) {
         let mut state = self.state.borrow_mut();
         let State { files, dirs, pending, .. } = &mut *state;
@@ -292,25 +314,14 @@ impl Disk for Model {
         self.state.borrow().files.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn sync(&self, file: &usize) -> io::Result<()> {
-        let begun = self.begin(false).map(drop);
-        let inode = &mut self.state.borrow_mut().inodes[*file];
-        match &begun {
-            Ok(()) => inode.sync(),
-            Err(error) if error.raw_os_error() == Some(BROKEN) => inode.fail(),
-            Err(_) => {}
-        }
-        begun
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.begin(false)?;
-        let mut state = self.state.borrow_mut();
-        let State { durable_files, durable_dirs, pending, .. } = &mut *state;
-        for change in pending.remove(path).unwrap_or_default() {
-            change.apply(durable_files, durable_dirs);
-        }
-        Ok(())
+    fn sync_each(&self, all: &[Flush<'_, usize>]) -> Vec<io::Result<()>> {
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.shuffle(&mut *self.rng.borrow_mut());
+        let sync = |at| match all[at] {
+            Flush::File(file) => (at, self.sync_file(file)),
+            Flush::Dir(path) => (at, self.sync_dir(path)),
+        };
+        order.into_iter().map(sync).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -323,6 +334,13 @@ impl Disk for Model {
             return Err(io::ErrorKind::NotFound.into());
         }
         self.change(&parent(from), Change::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(true)?;
+        let found = self.state.borrow().files.get(from).copied().ok_or(io::ErrorKind::NotFound)?;
+        self.change(&parent(to), Change::AddFile(to.to_owned(), found));
         Ok(())
     }
 

@@ -24,8 +24,8 @@ async fn a_unit_has_private_files_and_vanishes_at_once() {
     let (id, other) =
         (UnitId::made_by(&NodeId::new("n1").unwrap()), UnitId::made_by(&NodeId::new("n1").unwrap()));
     let mut status = Status::new("echo", Extra::Command(CommandExtra::default()));
-    store.create(&id, &status).await.unwrap();
-    assert!(store.create(&id, &status).await.is_err());
+    store.create(&id, &status, Durability::Durable).await.unwrap();
+    assert!(store.create(&id, &status, Durability::Durable).await.is_err());
     let unit = store.unit(&id);
     assert_eq!(mode(&unit.path()), 0o700);
     for name in ["status", "status.lock", "stdin"] {
@@ -91,11 +91,29 @@ fn a_directory_that_others_control_is_refused() {
 }
 
 #[tokio::test]
+async fn what_a_power_loss_leaves_of_a_unit_that_nobody_was_told_of_goes_and_no_other_damaged_unit() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = store(&temp.path().join("d"));
+    let status = Status::new("t", Extra::Command(CommandExtra::default()));
+    let damaged = async |durability, more: &[&str]| {
+        let id = UnitId::made_by(&NodeId::new("n1").unwrap());
+        store.create(&id, &status, durability).await.unwrap();
+        let unit = store.unit(&id);
+        ["status"].iter().chain(more).for_each(|name| fs::write(unit.file(name), "").unwrap());
+        fs::write(unit.file("stdin"), "half").unwrap();
+        store.clear_half_made(&unit) && !unit.path().exists()
+    };
+    assert!(damaged(Durability::Deferred, &[]).await);
+    assert!(!damaged(Durability::Durable, &[]).await, "a client may know it");
+    assert!(!damaged(Durability::Deferred, &["runner"]).await, "it has run");
+}
+
+#[tokio::test]
 async fn the_lock_is_the_one_that_go_nodes_take() {
     let temp = tempfile::tempdir().unwrap();
     let store = store(&temp.path().join("d"));
     let id = UnitId::made_by(&NodeId::new("n1").unwrap());
-    store.create(&id, &Status::new("echo", Extra::None)).await.unwrap();
+    store.create(&id, &Status::new("echo", Extra::None), Durability::Durable).await.unwrap();
     let unit = store.unit(&id);
     let held = fs::File::open(unit.file("status.lock")).unwrap();
     rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
@@ -111,7 +129,7 @@ async fn a_shared_payload_outlives_the_unit_that_drops_it() {
     let [one, other] = ["aaaaaaaa", "bbbbbbbb"].map(|id| id.parse::<UnitId>().unwrap());
     for id in [&one, &other] {
         let status = Status::new("controller", Extra::Command(CommandExtra::default()));
-        store.create(id, &status).await.unwrap();
+        store.create(id, &status, Durability::Durable).await.unwrap();
     }
     let (first, second) = (store.unit(&one), store.unit(&other));
     Store::add_payload(&mut first.append_stdin().unwrap(), b"the payload", true).unwrap();

@@ -10,8 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::disk::{
-    Disk, Durability, EXIT_RECORD, Make, NewStatus, adopt_exit_record, make_unit, move_away, put_file,
-    replace_status, write_all,
+    Disk, Durability, EXIT_RECORD, Flush, Make, NEW_STATUS, NewStatus, adopt_exit_record, finish_unit,
+    make_unit, move_away, put_file, replace_status, unmake_unit, write_all,
 };
 use super::model::{Fault, Model};
 use super::unit_dir::QUEUED;
@@ -73,7 +73,7 @@ impl Unit {
 /// What the engine does with a unit next, as far as the disk is concerned.
 fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
     if unit.payload.is_empty() {
-        unit.payload = (0..rng.random_range(1..40)).map(|_| rng.random()).collect();
+        unit.payload = some_bytes(rng);
         unit.payload_acknowledged = write_payload(disk, unit).is_ok();
         return;
     }
@@ -98,7 +98,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
         let (new, is_final) = (NewStatus { line: next.to_line(), counts_output }, next.life.state.is_final());
         let by_runner = !unit.is_remote && next.life.state > State::Pending;
         unit.written.push((next, false));
-        let replace = |durability| replace_status(disk, &None, &unit.path, &new, durability);
+        let replace = |durability| replace_status(disk, &None, &unit.path, &new, &|| Ok(()), durability);
         let written = match (by_runner, is_final) {
             (false, _) => replace(Durability::Durable),
             (true, true) => leave_exit_record(disk, unit, &new.line)
@@ -122,7 +122,22 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
 fn write_payload(disk: &Model, unit: &Unit) -> io::Result<()> {
     let mut stdin = disk.open(&unit.path.join("stdin"))?;
     write_all(disk, &mut stdin, &unit.payload)?;
-    disk.sync(&stdin)
+    disk.sync(&[Flush::File(&stdin)])
+}
+
+/// Makes a unit, with its payload if it has one.
+fn make(disk: &Model, unit: &Unit) -> io::Result<()> {
+    let made = make_unit(disk, &unit.path, &unit.now().to_line())?;
+    let finish = || {
+        let mut stdin = disk.open(&unit.path.join("stdin"))?;
+        write_all(disk, &mut stdin, &unit.payload)?;
+        finish_unit(disk, &unit.path, &made, Some(&stdin).filter(|_| !unit.payload.is_empty()))
+    };
+    finish().inspect_err(|_| unmake_unit(disk, &unit.path))
+}
+
+fn some_bytes(rng: &mut SmallRng) -> Vec<u8> {
+    (0..rng.random_range(1..40)).map(|_| rng.random()).collect()
 }
 
 fn leave_exit_record(disk: &Model, unit: &Unit, line: &[u8]) -> io::Result<()> {
@@ -146,8 +161,15 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
     };
     let status = match Status::parse(&found) {
         Ok(status) => status,
-        // Of what nobody was told anything may be left, and counts as none.
-        Err(_) if !told => return,
+        // Of what nobody was told anything may be left. The name of the draft tells a restart that it counts as none.
+        Err(_) if !told => {
+            let draft = disk.contents(&unit.path.join(NEW_STATUS));
+            return assert!(
+                draft.is_some(),
+                "seed {seed}: {} looks like a damaged unit",
+                unit.path.display()
+            );
+        }
         Err(error) => panic!("seed {seed}: {} is damaged: {error}: {found:?}", unit.path.display()),
     };
     if told {
@@ -179,8 +201,12 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
 fn turn(disk: &Model, all: &mut Vec<Unit>, rng: &mut SmallRng) {
     if rng.random_bool(0.25) || all.is_empty() {
         let mut unit = Unit::new(all.len() as u32, rng.random());
-        let made = make_unit(disk, &unit.path, &unit.now().to_line());
+        if rng.random_bool(0.3) {
+            unit.payload = some_bytes(rng);
+        }
+        let made = make(disk, &unit);
         unit.accepted = made.is_ok();
+        unit.payload_acknowledged = made.is_ok() && !unit.payload.is_empty();
         unit.note(made);
         return all.push(unit);
     }
@@ -247,6 +273,56 @@ fn a_daemon_that_is_killed_leaves_no_half_of_a_status_in_a_new_unit() {
         disk.go_on();
         let left = disk.contents(&unit.join("status"));
         assert!(left.as_ref().is_none_or(|left| *left == line), "operation {at}: {left:?}");
+    }
+}
+
+#[test]
+fn no_status_tells_of_all_of_a_payload_that_a_power_loss_has_cut() {
+    let (root, unit) = (Path::new(ROOT), Path::new(ROOT).join("unit0001"));
+    let mut status = Status::new("t", Extra::None);
+    status.life.apply(&Event::PayloadAwaited);
+    let awaiting = status.to_line();
+    status.life.apply(&Event::PayloadComplete);
+    let whole = NewStatus { line: status.to_line(), counts_output: false };
+    for (at, seed) in (0..30).flat_map(|at| (0..20).map(move |seed| (at, seed))) {
+        let crash = BTreeMap::from([(at, Fault::Crash)]);
+        let mut disk = Model::new(root, crash, SmallRng::seed_from_u64(seed));
+        let go_on = || {
+            let made = make_unit(&disk, &unit, &awaiting)?;
+            finish_unit(&disk, &unit, &made, None)?;
+            let mut stdin = disk.open(&unit.join("stdin"))?;
+            write_all(&disk, &mut stdin, b"the payload")?;
+            let first = || disk.sync(&[Flush::File(&stdin)]);
+            replace_status(&disk, &None, &unit, &whole, &first, Durability::Durable)
+        };
+        let done = go_on();
+        assert!(done.is_err() || at > 12, "{at} operations");
+        disk.power_loss();
+        if disk.contents(&unit.join("status")).is_some_and(|found| found == whole.line) {
+            assert_eq!(
+                disk.contents(&unit.join("stdin")).as_deref(),
+                Some(&b"the payload"[..]),
+                "crash at {at}"
+            );
+        } else {
+            assert!(done.is_err());
+        }
+    }
+}
+
+#[test]
+fn a_status_that_a_plugin_and_a_power_loss_have_damaged_is_not_taken_for_a_new_unit_s() {
+    let (root, unit) = (Path::new(ROOT), Path::new(ROOT).join("unit0001"));
+    for seed in 0..50 {
+        let mut disk = Model::new(root, BTreeMap::new(), SmallRng::seed_from_u64(seed));
+        let made = make_unit(&disk, &unit, &Status::new("t", Extra::None).to_line()).unwrap();
+        finish_unit(&disk, &unit, &made, None).unwrap();
+        // As a runner does before it starts a plugin.
+        disk.sync(&[Flush::Dir(&unit)]).unwrap();
+        let mut status = disk.make(&unit.join("status"), Make::Emptied).unwrap();
+        write_all(&disk, &mut status, b"a plugin's").unwrap();
+        disk.power_loss();
+        assert_eq!(disk.contents(&unit.join(NEW_STATUS)), None, "seed {seed}");
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::disk::{
-    Disk, Durability, EXIT_RECORD, Lock, Make, NewStatus, System, adopt_exit_record, is_about_what_is_there,
-    lock_status, open_file, replace_status,
+    Disk, Durability, EXIT_RECORD, Flush, Lock, Make, NewStatus, System, adopt_exit_record, finish_unit,
+    is_about_what_is_there, lock_status, open_file, replace_status,
 };
 use super::{HIDDEN, check_ours};
 use crate::os::boot::boot;
@@ -146,10 +146,20 @@ impl UnitDir {
 
     /// Replaces `status` in one step. Blocks.
     pub(crate) fn write_status(&self, status: &Status, durability: Durability) -> Result<(), WorkError> {
+        self.replace_status(status, &|| Ok(()), durability)
+    }
+
+    /// The same, after what `first` makes durable.
+    pub(super) fn replace_status(
+        &self,
+        status: &Status,
+        first: &dyn Fn() -> io::Result<()>,
+        durability: Durability,
+    ) -> Result<(), WorkError> {
         let path = self.path();
         let new = NewStatus { line: status.to_line(), counts_output: counts_output(status) };
         let lock = lock_status(&path, Lock::Exclusive);
-        let written = lock.and_then(|lock| replace_status(&System, &lock, &path, &new, durability));
+        let written = lock.and_then(|lock| replace_status(&System, &lock, &path, &new, first, durability));
         written.map_err(|e| WorkError::io("write", self.file("status"), e))
     }
 
@@ -159,6 +169,19 @@ impl UnitDir {
             Err(error) if is_about_what_is_there(&error) => self.write_status(status, Durability::Durable),
             adopted => adopted.map_err(|e| WorkError::io("write", self.file("status"), e)),
         }
+    }
+
+    /// Makes what is new durable: the unit itself, by the file that its making gave, and its whole payload. Blocks.
+    pub(crate) fn finish(&self, made: Option<&File>, stdin: Option<&File>) -> io::Result<()> {
+        match made {
+            Some(made) => finish_unit(&System, &self.path(), made, stdin),
+            None => System.sync(&stdin.map(Flush::File).into_iter().collect::<Vec<_>>()),
+        }
+    }
+
+    /// Makes the names of its files durable. Blocks.
+    pub(crate) fn sync_names(&self) -> io::Result<()> {
+        System.sync(&[Flush::Dir(&self.path())])
     }
 
     /// Bytes in `stdout`, 0 when there is none.

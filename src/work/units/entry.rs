@@ -2,6 +2,7 @@
 //! share. A final unit that nobody asks about is little more than its status: thousands may be kept. How a status is
 //! changed is `writer`'s business.
 
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -18,7 +19,7 @@ use crate::wire::NodeId;
 use crate::work::WorkError;
 use crate::work::remote::{Attempt, Link};
 use crate::work::status::{Extra, Status};
-use crate::work::store::{Durability, Store, UnitDir};
+use crate::work::store::{Durability, FlushOnce, Store, UnitDir};
 use crate::work::unit::{Event, State, UnitId, job_of};
 
 /// A unit that exists.
@@ -114,6 +115,10 @@ pub(crate) struct OutputWriter {
 #[derive(Debug)]
 pub(crate) struct Live {
     changes: watch::Sender<Arc<Status>>,
+    /// The same, and an end before it is durable.
+    ahead: watch::Sender<Arc<Status>>,
+    /// Its whole payload, while that is not known to be durable. A plain lock, never held across a wait.
+    unflushed: Mutex<Option<Arc<FlushOnce>>>,
     /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
     /// which is why it is an asynchronous lock.
     pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
@@ -126,7 +131,9 @@ pub(crate) struct Live {
 impl Live {
     fn new(status: Arc<Status>) -> Self {
         Self {
-            changes: watch::Sender::new(status),
+            changes: watch::Sender::new(status.clone()),
+            ahead: watch::Sender::new(status),
+            unflushed: Mutex::default(),
             write_lock: Arc::default(),
             output_writer: Arc::default(),
             link: OnceLock::new(),
@@ -263,6 +270,31 @@ impl Entry {
     pub(crate) fn subscribe(&self) -> Follower {
         let live = self.live();
         Follower { status: live.changes.subscribe(), _live: live }
+    }
+
+    /// Follows the status for a node that makes the end durable itself, and need not wait until it is so here.
+    pub(crate) fn subscribe_ahead(&self) -> Follower {
+        let live = self.live();
+        Follower { status: live.ahead.subscribe(), _live: live }
+    }
+
+    /// Shows the end to those followers, before it is written.
+    pub(super) fn show_ahead(&self, status: &Status) {
+        self.shown.lock().steps.show(&status.work_type, status.life.state);
+        self.live().ahead.send_replace(status.clone().into());
+    }
+
+    /// Makes its whole payload durable, if that is not known of it. Blocks.
+    pub(crate) fn flush_payload(&self) -> io::Result<()> {
+        let payload = self.live().unflushed.lock().clone();
+        payload.map_or(Ok(()), |payload| payload.flush())?;
+        self.note_step(UnitStep::Durable);
+        Ok(())
+    }
+
+    /// Notes the file of the whole payload, or that it is durable.
+    pub(crate) fn set_unflushed(&self, payload: Option<Arc<FlushOnce>>) {
+        *self.live().unflushed.lock() = payload;
     }
 
     /// Shows a status to everybody. The caller has the write lock, or there is no other writer.
@@ -413,6 +445,7 @@ impl Shown {
         self.steps.show(&self.status.work_type, state);
         if let Some(live) = self.live.get() {
             live.changes.send_replace(self.status.clone());
+            live.ahead.send_replace(self.status.clone());
             if state.is_final() {
                 self.live = Hold::Lent(Arc::downgrade(&live));
             }

@@ -65,11 +65,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the final status that a runner has left in its exit record.
+    /// Writes the final status that a runner has left in its exit record. Followers that write it down themselves do not wait.
     ///
     /// # Errors
     /// The failed write.
     pub(crate) async fn adopt_exit_record(&mut self, status: Status) -> Result<(), WorkError> {
+        self.entry.show_ahead(&status);
         self.write(status, true).await
     }
 
@@ -94,12 +95,15 @@ impl Writer {
             return Ok(());
         }
         let (entry, store) = (self.entry.clone(), self.store.clone());
+        let tells_of_payload = !status.life.awaits_payload && !status.life.state.is_final();
+        let unit = entry.clone();
+        let first = move || if tells_of_payload { unit.flush_payload() } else { Ok(()) };
         // The lock is nobody else's for as long as the mutex that it belongs to exists.
         let (live, lock) = (self.live.clone(), self.lock.take());
         let (lock, written) = detached(async move {
             let written = match from_exit_record {
                 true => store.adopt_exit_record(&entry.dir, &status).await,
-                false => store.put_status(&entry.dir, &status).await,
+                false => store.put_status(&entry.dir, &status, first).await,
             };
             match &written {
                 Ok(()) => entry.show_saved(status),
@@ -157,7 +161,57 @@ mod tests {
     use super::*;
     use crate::wire::NodeId;
     use crate::work::status::{CommandExtra, Extra};
-    use crate::work::unit::UnitId;
+    use crate::work::store::FlushOnce;
+    use crate::work::unit::{State, UnitId};
+
+    #[tokio::test]
+    async fn a_status_that_tells_of_the_payload_is_written_after_it_and_an_end_without_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
+        let mut status = Status::new("t", Extra::Command(CommandExtra::default()));
+        status.life.apply(&Event::PayloadAwaited);
+        let id = UnitId::made_by(&NodeId::new("n1").unwrap());
+        store.create(&id, &status, Durability::Durable).await.unwrap();
+        let entry = Entry::new(id.clone(), store.unit(&id), status.clone());
+        // It cannot be made durable, and is not asked a second time.
+        let payload = Arc::new(FlushOnce::new(fs::File::open("/dev/null").unwrap()));
+        entry.set_unflushed(Some(payload.clone()));
+        let mut writer = entry.writer(&store).await;
+        status.life.apply(&Event::PayloadComplete);
+        for _ in 0..2 {
+            assert!(writer.put(status.clone(), Durability::Durable).await.is_err());
+            assert!(entry.dir.read_status().unwrap().life.awaits_payload);
+        }
+        assert!(payload.flush().is_err());
+        status.life.apply(&Event::PayloadCut("the disk is broken".into()));
+        writer.put(status.clone(), Durability::Durable).await.unwrap();
+        assert_eq!(entry.dir.read_status().unwrap(), status);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_follows_sees_the_end_while_it_is_written_and_nobody_else_does() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("d"), &NodeId::new("n1").unwrap()).unwrap();
+        let mut status = Status::new("t", Extra::Command(CommandExtra::default()));
+        status.life.apply(&Event::Started(7));
+        let id = UnitId::made_by(&NodeId::new("n1").unwrap());
+        store.create(&id, &status, Durability::Durable).await.unwrap();
+        let entry = Entry::new(id.clone(), store.unit(&id), status.clone());
+        let (mut node, client) = (entry.subscribe_ahead(), entry.subscribe());
+        status.life.apply(&Event::Reported(State::Succeeded, "exit status 0".into(), 0));
+        entry.dir.leave_exit_record(&status).unwrap();
+        let mut writer = entry.writer(&store).await;
+        let mut adopting = std::pin::pin!(writer.adopt_exit_record(status.clone()));
+        tokio::select! {
+            biased;
+            seen = node.wait_for(|status| status.life.state.is_final()) => assert_eq!(**seen.unwrap(), status),
+            _ = &mut adopting => panic!("it has waited for the disk"),
+        }
+        assert!(!entry.status().life.state.is_final() && !client.borrow().life.state.is_final());
+        adopting.await.unwrap();
+        assert!(client.borrow().life.state.is_final());
+        assert_eq!(entry.dir.final_status(), Some(status));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_runner_s_status_is_not_overwritten_by_one_that_could_not_be_written_before() {
@@ -167,7 +221,7 @@ mod tests {
             UnitId::made_by(&NodeId::new("n1").unwrap()),
             Status::new("t", Extra::Command(CommandExtra::default())),
         );
-        store.create(&id, &status).await.unwrap();
+        store.create(&id, &status, Durability::Durable).await.unwrap();
         let entry = Entry::new(id.clone(), store.unit(&id), status);
         // A status that cannot be written, as one cannot with that in the way, and then could.
         let in_the_way = entry.dir.file(".status.new");
