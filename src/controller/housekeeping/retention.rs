@@ -4,8 +4,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::super::core::Time;
-use super::super::driver::{parsed, rfc3339};
+use super::super::core::{JobId, Time};
+use super::super::driver::rfc3339;
+use super::super::header::Header;
 use super::super::options::Bounds;
 use super::super::service::Service;
 use super::super::store::{Clock, Error, Holding, Kept};
@@ -13,6 +14,8 @@ use crate::work::Leftovers;
 
 /// Jobs that are looked at in one transaction.
 const AT_ONCE: u32 = 200;
+/// The same of jobs with their headers, which may be long.
+const HEADERS_AT_ONCE: u32 = 50;
 /// How long it is kept who changed what, and how many of those rows go in one transaction.
 const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 const AUDIT_AT_ONCE: u32 = 1_000;
@@ -53,16 +56,21 @@ impl Service {
         Ok(())
     }
 
-    /// The payloads of jobs that ended under an earlier process and were not to be kept.
+    /// The payloads of jobs that ended under an earlier process and were not to be kept. One whose header is not understood,
+    /// as a later version wrote it, is kept as long as others are.
     pub(super) async fn drop_unwanted_payloads(&self) -> Result<(), Error> {
-        let now = self.driver.store.now().await?;
-        let held = self.driver.store.held(self.driver.node.clone(), Kept::Payload, now, u32::MAX).await?;
-        for held in held {
-            if !parsed(&self.driver.store.detail(held.job).await?)?.rerun {
-                self.drop_payload(&held).await?;
+        let mut last = (JobId(0), String::new());
+        loop {
+            let (store, node) = (&self.driver.store, self.driver.node.clone());
+            let page = store.payloads_of_ended(node, last.clone(), HEADERS_AT_ONCE).await?;
+            let Some((held, _)) = page.last() else { return Ok(()) };
+            last = (held.job, held.unit.clone());
+            for (held, header) in &page {
+                if Header::parse(header.as_bytes()).is_ok_and(|header| !header.rerun) {
+                    self.drop_payload(held).await?;
+                }
             }
         }
-        Ok(())
     }
 
     /// Deletes the oldest outputs until the rest is within the limit. What is left then belongs to jobs that run, or cannot

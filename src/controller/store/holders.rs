@@ -33,6 +33,10 @@ pub struct Holding {
     pub output_bytes: u64,
 }
 
+fn holding(row: &mut Row) -> Result<Holding, Error> {
+    Ok(Holding { job: row.take()?, unit: row.take()?, finished: row.take()?, output_bytes: row.take()? })
+}
+
 /// The control nodes and their units that hold a copy.
 pub(super) fn of(sql: &mut dyn Sql, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
     let query = "SELECT node, unit FROM holder WHERE job = $1 AND has = $2 ORDER BY node, unit";
@@ -244,15 +248,27 @@ impl Store {
                  JOIN job ON job.id = holder.job \
                  WHERE holder.node = $1 AND holder.has = $2 AND job.finished < $3 \
                  ORDER BY job.finished, job.id LIMIT $4";
-            let read = |mut row: Row| {
-                Ok(Holding {
-                    job: row.take()?,
-                    unit: row.take()?,
-                    finished: row.take()?,
-                    output_bytes: row.take()?,
-                })
-            };
             let values = values![&node, kept.name(), before, limit];
+            sql.query(query, values)?.iter_mut().map(holding).collect()
+        })
+        .await
+    }
+
+    /// The payloads on a control node of jobs that have ended, with the headers of those: the first ones behind a job and
+    /// its unit.
+    pub async fn payloads_of_ended(
+        &self,
+        node: InstanceName,
+        (job, unit): (JobId, String),
+        limit: u32,
+    ) -> Result<Vec<(Holding, String)>, Error> {
+        self.read(move |sql| {
+            let query = "SELECT job.id, holder.unit, job.finished, job.output_bytes, job.header FROM holder \
+                 JOIN job ON job.id = holder.job \
+                 WHERE holder.node = $1 AND holder.has = $2 AND job.finished IS NOT NULL \
+                 AND (job.id, holder.unit) > ($3, $4) ORDER BY job.id, holder.unit LIMIT $5";
+            let values = values![&node, Kept::Payload.name(), job, unit.as_str(), limit];
+            let read = |mut row: Row| Ok((holding(&mut row)?, row.take()?));
             sql.query(query, values)?.into_iter().map(read).collect()
         })
         .await

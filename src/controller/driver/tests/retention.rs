@@ -81,6 +81,23 @@ fn an_output_goes_with_its_unit_once_the_payload_is_gone() {
 }
 
 #[test]
+fn what_an_earlier_process_left_goes_and_a_header_that_nobody_understands_holds_up_nothing() {
+    let mut site = Site::ready(&["e1"]);
+    let [odd, unwanted, wanted] = [(); 3].map(|()| finished(&site).1);
+    site.kill();
+    for (job, header) in
+        [(odd, r#"{"controller":1,"later":1}"#), (unwanted, r#"{"controller":1,"rerun":false}"#)]
+    {
+        site.sql(&format!("UPDATE job SET header = '{header}' WHERE id = {job}"));
+    }
+    site.boot();
+    site.until("the payload to go that is not wanted", || !holds(&site, unwanted, Kept::Payload));
+    assert!(holds(&site, odd, Kept::Payload) && holds(&site, wanted, Kept::Payload));
+    set_bounds(&mut site, |bounds| bounds.payload_retention = seconds(100));
+    site.until("the payloads to go", || payloads(&site) == 0);
+}
+
+#[test]
 fn one_round_deletes_all_that_is_over_and_what_cannot_be_deleted_holds_up_nothing() {
     let mut site = Site::started(Fabric::new(&[], true), options(Discovery::Enabled));
     let jobs: Vec<_> = (0..MANY).map(|_| site.submit(json!({}))).collect();

@@ -372,6 +372,11 @@ async fn what_has_ended_is_deleted_in_time(site: Site) {
     assert_eq!(held.iter().map(|held| (held.job, held.output_bytes)).collect::<Vec<_>>(), [(old, 70)]);
     assert_eq!(store.held("c1".into(), Kept::Payload, later, 9).await.unwrap().len(), 1);
     assert_eq!(store.held("c1".into(), Kept::Output, held[0].finished.unwrap(), 9).await.unwrap(), []);
+    let page = async |after, limit| store.payloads_of_ended("c1".into(), after, limit).await.unwrap();
+    let all = page((JobId(0), String::new()), 9).await;
+    assert_eq!(all.iter().map(|(held, _)| (held.job, held.unit.as_str())).collect::<Vec<_>>(), [(old, "u1")]);
+    assert!(all[0].1.contains("controller") && page((old, "u1".into()), 9).await.is_empty());
+    assert_eq!((page((old, "u0".into()), 1).await.len(), page((old, "u2".into()), 1).await.len()), (1, 0));
     assert_eq!(store.output_bytes("c1".into()).await.unwrap(), 70);
     assert_eq!(store.output_bytes("c2".into()).await.unwrap(), 0);
 
