@@ -188,7 +188,7 @@ impl Units {
         let _lock = self.lock_id(&unit).await;
         let found = self.find(id);
         if let (Err(WorkError::UnknownUnit(_)), Submitter::Node { .. }) = (&found, by) {
-            self.withdrawn.remember(&withdrawn(&unit, by));
+            self.withdrawn.remember(&withdrawn(&unit, by), by);
         }
         found
     }
@@ -210,7 +210,7 @@ impl Units {
 
     /// Notes that a unit of that ID was released, as another node remembers.
     pub(crate) fn note_released(&self, id: &UnitId) {
-        self.released.remember(id.as_str());
+        self.released.remember(id.as_str(), Submitter::Operator);
     }
 
     /// How long ago a unit of that ID was released, as far as that is remembered.
@@ -334,7 +334,8 @@ impl Units {
         let never_ran = entry.is_discarded() || entry.is_repeated() || entry.status().life.lacks_payload();
         let mut by_id = self.by_id.write();
         if !entry.dir.is_hidden() && by_id.remove(&entry.id).is_some() && !never_ran {
-            self.released.remember(entry.id.as_str());
+            self.released
+                .remember(entry.id.as_str(), entry.status().submitter.unwrap_or(Submitter::Operator));
         }
         Ok(())
     }
