@@ -9,7 +9,10 @@ use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::{Signer, Verifier};
-use meshd::work::{Caller, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, State, WorkError};
+use meshd::work::{
+    Caller, CommandType, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, State, UnitReport,
+    WorkError,
+};
 use tokio::io::AsyncWriteExt;
 
 use crate::control::Place;
@@ -106,6 +109,36 @@ async fn what_the_other_node_refuses_leaves_nothing_there_and_its_id_is_forgotte
             "{error}"
         );
         assert!(pair.far.list(None).await.unwrap().is_empty(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_repetition_that_is_refused_for_a_new_reason_ends_nothing_that_runs() {
+    for (place, is_there) in [(Place::BeforeTheFirstFrame, true), (Place::BeforeTheStart, false)] {
+        let pair = Pair::new().await;
+        pair.mesh.break_all_at(place);
+        let go = pair.temp.path().join("go");
+        let script = format!("echo begun; while [ ! -e {} ]; do sleep 0.05; done", go.display());
+        let submission = pair.near.submit(sh(&script), me()).await.unwrap();
+        let id = submission.id().to_string();
+        tokio::spawn(submission.finish());
+        eventually("it breaks", || !pair.mesh.is_to_break()).await;
+        // The answer was lost, and meanwhile the type wants signatures.
+        let types = options(pair.temp.path().join("far"), "n2").work_types;
+        let signed = |kind: &CommandType| CommandType { verify_signature: true, ..kind.clone() };
+        pair.far.set_work_types(types.iter().map(signed).collect()).unwrap();
+        pair.mesh.set("n2", pair.far.clone());
+        let is_told =
+            |report: &UnitReport| report.extra_data["RemoteStarted"] == true || report.state.is_final();
+        let told = until(&pair.near, &id, is_told).await;
+        assert_eq!(told.state.is_final(), !is_there, "{place:?}: {}", told.detail);
+        assert_eq!(told.detail.contains("signature is empty"), !is_there, "{place:?}: {}", told.detail);
+        // What it prints may be seen by those alone whom the type lets see it.
+        pair.far.set_work_types(types).unwrap();
+        std::fs::write(go, "").unwrap();
+        let state = if is_there { State::Succeeded } else { State::Failed };
+        assert_eq!(finished(&pair.near, &id).await.state, state, "{place:?}");
+        assert_eq!(pair.far.list(None).await.unwrap().len(), usize::from(is_there), "{place:?}");
     }
 }
 

@@ -44,6 +44,8 @@ struct State {
     denies: bool,
     /// Where the next connection breaks.
     breaks: Option<Place>,
+    /// With it all nodes are gone.
+    breaks_all: bool,
 }
 
 /// Where a connection that starts a unit can break.
@@ -68,6 +70,7 @@ impl Mesh {
                 stalled: false,
                 denies: false,
                 breaks: None,
+                breaks_all: false,
             }),
             lost: watch::Sender::default(),
             in_vain: Notify::new(),
@@ -136,6 +139,12 @@ impl Mesh {
         self.state.lock().unwrap().breaks = Some(place);
     }
 
+    /// The same, and from then on no node is reached until it is set again.
+    pub(crate) fn break_all_at(&self, place: Place) {
+        self.state.lock().unwrap().breaks_all = true;
+        self.break_at(place);
+    }
+
     /// Whether one is still to break.
     pub(crate) fn is_to_break(&self) -> bool {
         self.state.lock().unwrap().breaks.is_some()
@@ -149,7 +158,12 @@ impl Mesh {
     fn here(&self, place: Place) -> Result<(), WorkError> {
         let mut state = self.state.lock().unwrap();
         match state.breaks.take_if(|breaks| *breaks == place) {
-            Some(_) => Err(WorkError::Connection(io::ErrorKind::ConnectionReset.into())),
+            Some(_) => {
+                if std::mem::take(&mut state.breaks_all) {
+                    state.nodes.clear();
+                }
+                Err(WorkError::Connection(io::ErrorKind::ConnectionReset.into()))
+            }
             None => Ok(()),
         }
     }

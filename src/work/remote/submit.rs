@@ -69,6 +69,9 @@ impl Remotes {
             link.set_half_there(false);
             return match self.start_there(entry, session, request).await {
                 Err(StepError::Refused(line)) => {
+                    if !is_first && self.was_taken(entry, &remote, &line).await? {
+                        return Ok(None);
+                    }
                     // Nobody released this one, which is new there: an earlier unit of that ID had it released, before this
                     // daemon began, say.
                     let was_another =
@@ -103,6 +106,26 @@ impl Remotes {
         entry.link().note_contact();
         entry.note_step(UnitStep::Accepted);
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
+    }
+
+    /// Whether the node has the unit, of which it refuses a repetition now: what it refuses may have changed meanwhile.
+    async fn was_taken(
+        &self,
+        entry: &Arc<Entry>,
+        remote: &RemoteExtra,
+        refusal: &ErrorLine,
+    ) -> Result<bool, StepError> {
+        if refusal.code() == ErrorCode::UnitIdInUse || refusal.code().is_temporary() {
+            return Ok(false);
+        }
+        // Nothing but the node's word that it has no such unit ends one that may run.
+        let unsure = |error| StepError::Connection(format!("{refusal}, and of an earlier attempt: {error}"));
+        let mut session = ControlSession::connect(&*self.dialer, remote).await.map_err(unsure)?;
+        let is_there = self.is_there(entry, remote, &mut session).await.map_err(unsure)?;
+        if is_there {
+            self.note_accepted(entry).await?;
+        }
+        Ok(is_there)
     }
 
     /// Forgets an ID that is not this unit's on the node, which has refused it.
