@@ -42,16 +42,17 @@ def stream(**kwargs):
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
-def request(node, worktype):
-    return json.dumps({"command": "work", "subcommand": "submit", "node": node, "worktype": worktype}).encode() + b"\n"
+def request(node, worktype, **params):
+    return json.dumps({"command": "work", "subcommand": "submit", "node": node, "worktype": worktype, **params}).encode() + b"\n"
 
 
+HEADER = json.dumps({"controller": 1, "name": "site.yml"})
 PLAIN, PAYLOAD = request("exec", "ansible-runner"), stream()
 
 
 def job(path):
-    """The request for a job on the control node behind this socket."""
-    return request(pathlib.Path(path).parent.name, "controller")
+    """The request for a job on the control node behind this socket, as `meshctl job run` sends it."""
+    return request(pathlib.Path(path).parent.name, "controller", header=HEADER)
 
 
 def build(program, with_controller=True, database=None):

@@ -1,6 +1,7 @@
 //! Units that are jobs of a controller: what the controller does for them, and what it may do with them. Owns the
 //! seam between the units of this node and the room that places jobs; decides nothing about jobs.
 
+mod header;
 mod output;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
 pub use self::output::JobOutput;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};

@@ -3,7 +3,7 @@
 The kwargs of the stream say what it does: `lines` events, over `pause` seconds, then it waits until the file `go` exists,
 then `status`. With `cwd` its first line names its directory, as the runner's does. `recaps` are [how many, hosts in each], all
 with names of their own. `diary` has it keep a diary outside of the mesh. With `flood` it prints without end, that many MB a
-second unless it is 0; with STAND_IN_FLOOD in its environment it does so whatever it is asked for.
+second unless it is 0; with STAND_IN_FLOOD in its environment it does so whatever it is asked for, and STAND_IN_GO is a `go`.
 """
 
 import base64
@@ -77,9 +77,9 @@ def main():
     for line in sys.stdin:
         data = json.loads(line)
         if "kwargs" in data:
-            kwargs = data["kwargs"]
+            kwargs = ({"go": os.environ["STAND_IN_GO"]} if "STAND_IN_GO" in os.environ else {}) | data["kwargs"]
         elif "zipfile" in data:
-            sys.stdin.read(data["zipfile"])
+            sys.stdin.read((data["zipfile"] + 2) // 3 * 4)
         elif "eof" in data:
             ended = True
     assert ended, "the stream has no end"

@@ -30,13 +30,14 @@ impl RunFlags {
         let mut interrupts = Interrupts::new();
         let create = |directory| Artifacts::create(directory, self.artifacts_limit);
         let artifacts = self.artifacts.as_deref().map(create).transpose()?;
+        let header = self.header().to_string();
         let packed = tokio::task::spawn_blocking(move || pack(&self, &typed, output));
         let stream = tokio::select! {
             packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,
             failure = interrupts.next() => return Err(failure),
         };
         let payload = Payload { size: Some(stream.length()), bytes: Box::new(stream) };
-        let (id, submitted) = submit(context, payload, None).await?;
+        let (id, submitted) = submit(context, payload, Some(header)).await?;
         output.note(&format!("Job {id}"));
         if detach {
             let json = json!({"id": id, "unit": submitted.unit, "result": submitted.result});
@@ -66,7 +67,7 @@ fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<Stream, Failu
     let ident = format!("{:032x}", rand::random::<u128>());
     let job = Bundle::collect(flags, typed, &ident, &|name| std::env::var(name).ok())?;
     job.warnings.iter().for_each(|warning| output.note(&format!("meshctl: {warning}")));
-    Stream::new(&flags.header(), &job.kwargs, &job.tree)
+    Stream::new(&job.kwargs, &job.tree)
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
 }
 

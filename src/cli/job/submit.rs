@@ -1,4 +1,4 @@
-//! Hands a stream to the controller, and waits until it is a job.
+//! Hands a stream and its header to the controller, and waits until it is a job.
 
 use std::pin::pin;
 
@@ -11,7 +11,7 @@ use crate::cli::work::payload::Payload;
 use crate::cli::work::submit::{Unsent, not_accepted, send};
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, ErrorCode, Submitted};
-use crate::work::jobs::{CONTROLLER, NO_CONTROLLER};
+use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, NO_CONTROLLER};
 
 /// Submits a stream, and returns the job's number.
 ///
@@ -22,10 +22,14 @@ pub(super) async fn submit(
     payload: Payload,
     header: Option<String>,
 ) -> Result<(JobId, Submitted), Failure> {
+    let (payload, header) = match header {
+        Some(long) if long.len() > LONGEST_HEADER => (payload.behind(&long), None),
+        header => (payload, header),
+    };
     let request = SubmitRequest {
         node: "localhost".to_owned(),
         work_type: CONTROLLER.to_owned(),
-        params: header.into_iter().map(|header| ("header".to_owned(), header)).collect(),
+        params: header.into_iter().map(|header| (HEADER.to_owned(), header)).collect(),
         payload_length: payload.size,
         ..SubmitRequest::default()
     };

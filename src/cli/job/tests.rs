@@ -42,8 +42,8 @@ pub(super) fn silent_node(lost: bool) -> SilentNode {
 /// Name: kind and mode, content.
 type Files = BTreeMap<String, (u32, Vec<u8>)>;
 
-/// The header if there is one, the kwargs, and the files as a worker unpacks them.
-fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
+/// The kwargs, and the files as a worker unpacks them.
+fn read(stream: &[u8]) -> (Map<String, Value>, Files) {
     let mut rest = stream;
     let mut line = || {
         let end = rest.iter().position(|byte| *byte == b'\n').unwrap();
@@ -51,15 +51,10 @@ fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
         rest = &rest[end + 1..];
         value
     };
-    let first = line();
-    let (header, kwargs) =
-        if first.get("controller").is_some() { (Some(first), line()) } else { (None, first) };
+    let kwargs = line();
     let size = line()["zipfile"].as_u64().unwrap();
     let body = size.div_ceil(3) as usize * 4;
-    assert_eq!(
-        &rest[body..],
-        if header.is_some() { b"{\"eof\":true}\n".as_slice() } else { b"{\"eof\": true}\n" }
-    );
+    assert!([b"{\"eof\":true}\n".as_slice(), b"{\"eof\": true}\n"].contains(&&rest[body..]));
     let zip = STANDARD.decode(&rest[..body]).unwrap();
     assert_eq!(zip.len() as u64, size);
     let mut zip = zip::ZipArchive::new(Cursor::new(zip)).unwrap();
@@ -71,21 +66,21 @@ fn read(stream: &[u8]) -> (Option<Value>, Map<String, Value>, Files) {
         let name = file.name().unwrap().trim_start_matches("./").trim_end_matches('/').to_owned();
         assert_eq!(files.insert(name, (file.unix_mode().unwrap(), content)), None);
     }
-    (header, kwargs["kwargs"].as_object().unwrap().clone(), files)
+    (kwargs["kwargs"].as_object().unwrap().clone(), files)
 }
 
 fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
     let job = Bundle::collect(flags, typed, "ident", &|_| None)?;
-    let mut stream = Stream::new(&flags.header(), &job.kwargs, &job.tree).unwrap();
+    let mut stream = Stream::new(&job.kwargs, &job.tree).unwrap();
     let mut bytes = Vec::new();
     let length = stream.length();
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes.len() as u64, length);
-    let (header, kwargs, files) = read(&bytes);
-    let header = header.unwrap();
+    let (kwargs, files) = read(&bytes);
+    let header = flags.header().to_string();
     // A control node takes it.
-    Header::parse(header.to_string().as_bytes()).unwrap();
-    Ok((header, kwargs, files))
+    Header::parse(header.as_bytes()).unwrap();
+    Ok((serde_json::from_str(&header).unwrap(), kwargs, files))
 }
 
 fn write(root: &Path, file: &str, mode: u32, text: &str) {
@@ -156,7 +151,7 @@ fn a_runners_directory_is_packed_as_the_runner_does() {
         .map(|name| files.remove(name).unwrap());
     assert_eq!(ours[2].1, b"{\"ANSIBLE_CALLBACK_PLUGINS\":\"../env/callback\"}");
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/runner/tree.in");
-    let (_, mut theirs, their_files) = read(&fs::read(vector).unwrap());
+    let (mut theirs, their_files) = read(&fs::read(vector).unwrap());
     assert_eq!(header, json!({"controller": 1, "name": "site.yml"}));
     // What the runner's command line passes on without being asked is what it assumes anyway.
     theirs.retain(|_, value| ![json!(null), json!(false), json!(0)].contains(value));
@@ -184,13 +179,11 @@ fn the_runner_unpacks_and_runs_it() {
         &|_| None,
     )
     .unwrap();
-    let header = Header::default();
     let mut stream = Vec::new();
-    Stream::new(&header, &job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
-    let header_end = header.to_string().len() + 1;
+    Stream::new(&job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
     let run = tempfile::tempdir().unwrap();
     let (input, there) = (run.path().join("in"), run.path().join("there"));
-    fs::write(&input, &stream[header_end..]).unwrap();
+    fs::write(&input, &stream).unwrap();
     let path = format!("{}:/usr/bin:/bin", programs.display());
     let ran = std::process::Command::new(programs.join("ansible-runner"))
         .args(["worker", "--private-data-dir", there.to_str().unwrap()])
@@ -201,7 +194,7 @@ fn the_runner_unpacks_and_runs_it() {
         .unwrap();
     let output = String::from_utf8_lossy(&ran.stdout);
     assert!(output.contains("{\"status\": \"successful\""), "{output}");
-    let (_, _, files) = read(&stream);
+    let (_, files) = read(&stream);
     assert!(files.len() > 15);
     for (name, (mode, content)) in files {
         let (here, there) = (folder.path().join(&name), there.join(&name));

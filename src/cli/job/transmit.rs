@@ -1,5 +1,5 @@
-//! Writes a job as the stream of ansible-runner transmit, behind its header. The zip is made in a file without
-//! a name, because its length comes first; the stream is then read off that file.
+//! Writes a job as the stream of ansible-runner transmit. The zip is made in a file without a name, because its
+//! length comes first; the stream is then read off that file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Chain, Cursor, Read, Seek, SeekFrom, Write};
@@ -16,7 +16,6 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::tree::{Content, Packed, Tree};
-use crate::controller::header::Header;
 
 /// Bytes that become base64 at a time: a multiple of three.
 const BLOCK: usize = 48 << 10;
@@ -33,11 +32,11 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Packs a job. Blocks on the disk; needs room for its zip where temporary files are.
-    pub(super) fn new(header: &Header, kwargs: &Map<String, Value>, tree: &Tree) -> io::Result<Self> {
+    pub(super) fn new(kwargs: &Map<String, Value>, tree: &Tree) -> io::Result<Self> {
         let mut zip = write_zip(tree, nameless_file()?)?;
         let size = zip.seek(SeekFrom::End(0))?;
         zip.rewind()?;
-        let start = format!("{header}\n{}\n{}\n", json!({"kwargs": kwargs}), json!({"zipfile": size}));
+        let start = format!("{}\n{}\n", json!({"kwargs": kwargs}), json!({"zipfile": size}));
         let end = format!("{}\n", json!({"eof": true}));
         let length = start.len() as u64 + size.div_ceil(3) * 4 + end.len() as u64;
         let body = Base64Reader { inner: zip, block: Vec::new(), at: 0 };

@@ -2,9 +2,11 @@
 
 use std::io::{Cursor, IsTerminal};
 
-use tokio::{fs::File, io::AsyncRead};
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::cli::{exit::Failure, output::Output};
+use crate::cli::exit::Failure;
+use crate::cli::output::Output;
 
 /// A payload about to be sent.
 pub(in crate::cli) struct Payload {
@@ -27,6 +29,13 @@ impl Payload {
             output.note("Reading the payload from the terminal; end it with Ctrl-D.");
         }
         Self { bytes: Box::new(tokio::io::stdin()), size: None }
+    }
+
+    /// The same behind a line.
+    pub(in crate::cli) fn behind(self, line: &str) -> Self {
+        let line = format!("{line}\n").into_bytes();
+        let size = self.size.map(|size| size + line.len() as u64);
+        Self { bytes: Box::new(Cursor::new(line).chain(self.bytes)), size }
     }
 
     /// A file, opened before anything is submitted.

@@ -17,7 +17,8 @@ use crate::controller::header::Header;
 use crate::controller::projects::{Held, search_paths};
 use crate::controller::refusal::LINE_LIMIT;
 use crate::controller::store::{Error, JobDetail};
-use crate::controller::stream::{KwargsChange, is_header};
+use crate::controller::stream::KwargsChange;
+use crate::work::jobs::is_header;
 
 /// The key of the kwargs that names an image.
 const IMAGE: &str = "container_image";

@@ -18,9 +18,7 @@ use super::credentials::{CredentialName, Url};
 use super::refusal::HeaderFault;
 use crate::rpc::report::names::names;
 use crate::rpc::strict::{self, Misfit};
-
-/// The key of the version, which comes before all others.
-const VERSION_KEY: &str = "controller";
+use crate::work::jobs::VERSION_KEY;
 
 /// What a client asks for, in the keys that it may send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,11 +23,9 @@ use crate::controller::stream;
 use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::ControllerReport;
 use crate::work::Registry;
-use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, HEADER, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
 use crate::work::unit::UnitId;
 
-/// The parameter that may carry the header.
-const HEADER: &str = "header";
 const STOPPED: &str = "the controller has stopped";
 
 /// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.

@@ -3,11 +3,8 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 const KEEPALIVE: &str = "keepalive";
-/// The key that every header has.
-const HEADER: &str = "controller";
 
 /// The keys that anybody here looks at. What else a line has is skipped.
 #[derive(Debug, Deserialize)]
@@ -50,9 +47,4 @@ impl RunnerLine<'_> {
         let name = self.event.as_deref().unwrap_or_default();
         ["playbook_on_", "runner_"].iter().any(|kind| name.starts_with(kind))
     }
-}
-
-/// Whether the first line of a payload is a header, whatever else it has; else it is the first of the runner's stream.
-pub fn is_header(line: &[u8]) -> bool {
-    serde_json::from_slice::<Map<String, Value>>(line).is_ok_and(|object| object.contains_key(HEADER))
 }

@@ -20,7 +20,6 @@ mod zip;
 pub use self::asked::{Asked, RunSummary};
 pub use self::events::EventFilter;
 pub use self::kwargs::{KwargsChange, KwargsError, limit};
-pub use self::line::is_header;
 pub use self::output::{WorkerOutput, lost_line};
 pub use self::scan::{Piece, Scanner};
 pub use self::stats::{HostStats, MOST_HOSTS, Recap, RecapCounts};

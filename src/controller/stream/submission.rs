@@ -4,11 +4,12 @@
 use std::fmt;
 
 use super::asked::Asked;
-use super::line::{RunnerLine, is_header};
+use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
 use super::zip::StoredZip;
 use crate::controller::header::Header;
 use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
+use crate::work::jobs::is_header;
 
 /// What a stream must bring next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

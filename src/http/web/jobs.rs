@@ -26,8 +26,8 @@ use crate::rpc::operation::{self, Operation};
 use crate::rpc::report::{JobKind, JobState};
 use crate::rpc::request::SubmitRequest;
 use crate::tls::AccessLevel;
-use crate::work::jobs::CONTROLLER;
-use crate::work::{Caller, Origin, Submission, WorkError};
+use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, is_header};
+use crate::work::{Caller, Origin, WorkError};
 
 /// How long a payload may stop coming.
 const SILENT: Duration = Duration::from_secs(60);
@@ -207,23 +207,43 @@ impl Web {
         Ok(answer::json(StatusCode::CREATED, &NewJob { id, unit }))
     }
 
-    /// The unit, and the job's number if the store has it already.
+    /// The unit, and the job's number if the store has it already. A header in front of the stream becomes a parameter.
     async fn intake(
         &self,
         visitor: &Visitor,
         body: &mut RequestBody,
     ) -> Result<(String, Option<i64>), ApiRefusal> {
         let work = &self.context.work;
+        let mut body =
+            Payload { web: self, visitor, body, looked: Instant::now(), rate: LeastRate::default() };
+        let mut begin = Vec::new();
+        while begin.len() <= LONGEST_HEADER
+            && let Some(bytes) = body.next().await?
+        {
+            begin.extend_from_slice(&bytes);
+            if bytes.contains(&b'\n') {
+                break;
+            }
+        }
+        let (header, begin) = split_header(&begin);
         let request = SubmitRequest {
             node: self.context.node.id().to_string(),
             work_type: CONTROLLER.to_owned(),
+            params: header.into_iter().map(|header| (HEADER.to_owned(), header)).collect(),
             ..SubmitRequest::default()
         };
         let credentials = visitor.caller();
         let caller = Caller { origin: Origin::Tcp, trusted: true, signature: None, credentials };
         let mut submission = work.submit(request, caller).await?;
         let unit = submission.id().to_string();
-        if let Err(refused) = self.payload(visitor, &mut submission, body).await {
+        let written = async {
+            submission.write(begin).await?;
+            while let Some(bytes) = body.next().await? {
+                submission.write(&bytes).await?;
+            }
+            Ok::<_, ApiRefusal>(())
+        };
+        if let Err(refused) = written.await {
             submission.discard(refused.message().to_owned()).await;
             return Err(refused);
         }
@@ -231,46 +251,6 @@ impl Web {
         let job = work.job_unit(&unit).and_then(|unit| unit.extra().job_id);
         tracing::info!(unit, job, who = %visitor.caller(), "submitted by the page's API");
         Ok((unit, job))
-    }
-
-    /// Hands the payload on piece by piece, each once the one before is taken, for as long as who sends it is admitted.
-    async fn payload(
-        &self,
-        visitor: &Visitor,
-        submission: &mut Submission,
-        body: &mut RequestBody,
-    ) -> Result<(), ApiRefusal> {
-        let admitted = || async {
-            let gone = || ApiRefusal::new(Code::Unauthorized, "what the client has shown holds no longer");
-            if self.gate.still_admits(visitor).await { Ok(()) } else { Err(gone()) }
-        };
-        let (mut looked, mut rate) = (Instant::now(), LeastRate::default());
-        loop {
-            let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
-            let waits = Instant::now();
-            let frame = timeout(SILENT, body.frame()).await.map_err(late)?;
-            let waited = waits.elapsed();
-            if frame.is_none() || looked.elapsed() > LOOK {
-                admitted().await?;
-                looked = Instant::now();
-            }
-            match frame {
-                None => return Ok(()),
-                Some(Err(_)) => return Err(ApiRefusal::bad("the body ends early")),
-                Some(Ok(frame)) => {
-                    if let Some(bytes) = frame.data_ref() {
-                        if !rate.is_kept(bytes.len(), waited) {
-                            let message = format!(
-                                "the body comes too slowly: {} KiB a minute is the least",
-                                LEAST >> 10
-                            );
-                            return Err(ApiRefusal::bad(message));
-                        }
-                        submission.write(bytes).await?;
-                    }
-                }
-            }
-        }
     }
 
     async fn ask(
@@ -288,6 +268,54 @@ impl Web {
     fn controller(&self) -> Result<&dyn crate::control::Operations, ApiRefusal> {
         let controller = self.context.controller.as_deref();
         controller.ok_or_else(|| ApiRefusal::new(Code::NotFound, "this node is no control node"))
+    }
+}
+
+/// A payload as it comes, piece by piece, each asked for once the one before is taken.
+struct Payload<'a> {
+    web: &'a Web,
+    visitor: &'a Visitor,
+    body: &'a mut RequestBody,
+    /// When it was last looked whether who sends it is admitted.
+    looked: Instant,
+    rate: LeastRate,
+}
+
+impl Payload<'_> {
+    /// The next piece; `None` at its end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiRefusal> {
+        loop {
+            let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
+            let waits = Instant::now();
+            let frame = timeout(SILENT, self.body.frame()).await.map_err(late)?;
+            let waited = waits.elapsed();
+            if frame.is_none() || self.looked.elapsed() > LOOK {
+                if !self.web.gate.still_admits(self.visitor).await {
+                    return Err(ApiRefusal::new(
+                        Code::Unauthorized,
+                        "what the client has shown holds no longer",
+                    ));
+                }
+                self.looked = Instant::now();
+            }
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.map_err(|_| ApiRefusal::bad("the body ends early"))?;
+            let Ok(bytes) = frame.into_data() else { continue };
+            if !self.rate.is_kept(bytes.len(), waited) {
+                let message = format!("the body comes too slowly: {} KiB a minute is the least", LEAST >> 10);
+                return Err(ApiRefusal::bad(message));
+            }
+            return Ok(Some(bytes));
+        }
+    }
+}
+
+/// The header in front of a stream, unless it is a long one, and what else has come of that.
+fn split_header(begin: &[u8]) -> (Option<String>, &[u8]) {
+    let end = begin.iter().position(|byte| *byte == b'\n').filter(|end| *end <= LONGEST_HEADER);
+    match end.map(|end| (&begin[..end], &begin[end + 1..])) {
+        Some((line, rest)) if is_header(line) => (Some(String::from_utf8_lossy(line).into_owned()), rest),
+        Some(_) | None => (None, begin),
     }
 }
 

@@ -21,7 +21,8 @@ import zipfile
 import pytest
 
 from mesh import ANSIBLE_RUNNER, HEALTHY, MESHCTL, VENV, command_type, environment, files, own_runner, until
-from test_controller import STAND_IN, ask, ended, job, runner
+from test_controller import STAND_IN, ask, ended, job, runner, stream
+from web import directive
 
 #: With the interpreter that runs Ansible itself.
 LOCAL = "ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'"
@@ -69,9 +70,9 @@ def stand_in(mesh, tmp_path):
     return start(mesh, tmp_path, runner)
 
 
-def start(mesh, tmp_path, work, nodes=("e1",)):
-    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "poll": "1s"}
-    mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(work("own"))}])
+def start(mesh, tmp_path, work, nodes=("e1",), more=(), **set_):
+    settings = {"discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(tmp_path), "poll": "1s", **set_}
+    mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(work("own"))}, *more])
     for name in nodes:
         mesh.node(name, peers=["control"], work=[work("ansible-runner")])
     mesh.start()
@@ -251,8 +252,9 @@ class Recorder(threading.Thread):
             stream, _ = self.listener.accept()
             with stream, stream.makefile("rb") as lines:
                 stream.sendall(b"Receptor Control, node fake\n")
-                lines.readline()
+                request = json.loads(lines.readline())
                 if number == 0:
+                    self.header = json.loads(request["header"])
                     stream.sendall(b"Work unit created with ID abcd1234. Send stdin data and EOF.\n")
                     self.payload = lines.read()
                     stream.sendall(b'{"result":"Job Started","unitid":"abcd1234"}\n')
@@ -296,14 +298,68 @@ def test_the_stream_is_what_ansible_runner_makes(tmp_path):
     ours = [str(MESHCTL), "--socket", str(tmp_path / "s"), "job", "run", str(root), *flags, "-v", "--detach"]
     done = subprocess.run(ours, capture_output=True, text=True, env=environment(), timeout=60)
     assert (done.returncode, done.stdout) == (0, "7\n"), done
-    header, ours = node.payload.split(b"\n", 1)
-    assert json.loads(header) == {"controller": 1, "name": "site.yml"}
-    (kwargs, files), (their_kwargs, their_files) = unpacked(ours), unpacked(theirs)
+    assert node.header == {"controller": 1, "name": "site.yml"}
+    (kwargs, files), (their_kwargs, their_files) = unpacked(node.payload), unpacked(theirs)
     # What the runner's command line passes on without being asked is what it assumes anyway.
     plain = lambda kwargs: {key: str(value) for key, value in kwargs.items() if value and key != "ident"}  # noqa: E731
     assert plain(kwargs) == plain(their_kwargs) and kwargs["ident"]
     ours = [files.pop(name) for name in ("env/callback", "env/callback/no_terminal.py", "env/envvars")]
     assert files == their_files and len(files) > 12 and json.loads(ours[2][1])["ANSIBLE_CALLBACK_PLUGINS"] == "../env/callback"
+
+
+def test_a_payload_is_on_disk_once_and_no_header_is_too_long(mesh, project, tmp_path):
+    """Whoever submits it; a header that is longer than a status may be is in front of the stream."""
+    go = tmp_path / "go"
+    mesh.variables["STAND_IN_GO"] = str(go)
+    web, page = directive(tmp_path)
+    # A node that runs them itself, as an attempt on another one has no file of its own.
+    control = start(mesh, tmp_path, runner, nodes=(), more=[web], nodetype="hybrid", requiretls=False)
+    submitted = {}
+
+    def run(name, *words):
+        done = meshctl(control, "job", "run", project, "-p", "site.yml", "--detach", "--name", name, *words)
+        assert done.returncode == 0, done
+        submitted[name] = int(done.stdout)
+
+    def post(name, **header):
+        answer = page.post("/api/v1/jobs", stream({"name": name, **header}, ident=name), "t-admin")
+        assert answer.status == 201, answer.body
+        submitted[name] = answer.json["id"]
+
+    def submit(name, **header):
+        header = json.dumps({"controller": 1, "name": name, **header})
+        done = meshctl(control, "--json", "job", "submit", "--header", header, input=stream(ident=name).decode())
+        assert done.returncode == 0, done
+        submitted[name] = json.loads(done.stdout)["id"]
+
+    labels = {f"{at:03}": "\"" * 125 for at in range(32)}
+    run("run")
+    run("labels", *(word for name, value in labels.items() for word in ("--label", f"{name}={value}")))
+    post("page")
+    post("page labels", labels=labels)
+    submit("submit")
+    for name, number in submitted.items():
+        one = until(f"{name} to run", lambda: (one := job(control, number))["state"] == "running" and one)  # noqa: B023
+        # Its name in the attempt's directory goes once it is open.
+        runs = lambda: re.search(r"PID (\d+)", control.unit(one["attempts"][0]["unit"])["Detail"])  # noqa: B023, E731
+        pid = until("its process", runs)[1]
+        files = [os.stat(path) for path in (control.unit_dir(one["unit"]) / "stdin", f"/proc/{pid}/fd/0")]
+        assert os.path.samestat(*files), (name, files)
+        assert one["header"]["name"] == name and one["labels"] == (labels if "labels" in name else {}), one
+    # Of a long one the header alone is in front of the stream, and no line on the way is too long for its reader.
+    submit("long submit", runner={"options": ["x" * 4096] * 20})
+    post("long page", runner={"options": ["\"" * 4096] * 100})
+    for name, count in (("long submit", 20), ("long page", 100)):
+        one = job(control, submitted[name])
+        assert len(one["header"]["runner"]["options"]) == count, name
+        with open(control.unit_dir(one["unit"]) / "stdin", "rb") as payload:
+            assert json.loads(payload.readline())["name"] == name
+    twice = stream({"name": "a"}, ident="x")
+    for body in (twice.split(b"\n", 1)[0] + b"\n" + twice, b'{"controller": 1, "nme": "x"}\n' + stream()):
+        refused = page.post("/api/v1/jobs", body, "t-admin")
+        assert refused.status == 422 and re.search("its kwargs line should stand|header: unknown key `nme`", refused.json["error"]["message"]), refused.body
+    go.touch()
+    assert {ended(control, number)["state"] for number in submitted.values()} == {"successful"}
 
 
 def test_ctrl_c_cancels_the_job_and_waits_for_its_end(stand_in, project, tmp_path):
