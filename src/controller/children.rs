@@ -172,8 +172,8 @@ impl Children for RegistryChildren {
         Box::pin(async move {
             let watch = self.0.watch_child(&unit).ok();
             let results = match self.0.read_attempt(&unit, from) {
-                Some(output) => Some(Output::Attempt(output)),
-                None => self.0.results(&unit, from, &Caller::local()).await.ok().map(Output::Unit),
+                Some(output) => Some(ChildOutput::Attempt(output)),
+                None => self.0.results(&unit, from, &Caller::local()).await.ok().map(ChildOutput::Unit),
             };
             let stream = Followed { watch, results, told: None, is_missing: false, unit, unreadable: 0 };
             Box::new(stream) as Box<dyn ChildStream>
@@ -308,7 +308,7 @@ struct Followed {
     /// `None` once the unit is gone.
     watch: Option<ChildWatch>,
     /// `None` once all of it was delivered, or it cannot be read.
-    results: Option<Output>,
+    results: Option<ChildOutput>,
     /// The contacts when its acceptance was told last.
     told: Option<Option<u64>>,
     /// That its node does not know it was told last.
@@ -318,12 +318,12 @@ struct Followed {
 }
 
 /// The output of a unit here, or of an attempt on another node.
-enum Output {
+enum ChildOutput {
     Unit(ResultStream),
     Attempt(AttemptOutput),
 }
 
-impl Output {
+impl ChildOutput {
     async fn next(&mut self) -> Result<Option<Bytes>, WorkError> {
         match self {
             Self::Unit(results) => results.next().await,

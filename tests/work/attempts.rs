@@ -166,7 +166,10 @@ async fn a_release_that_its_node_does_not_answer_is_not_done() {
 
 /// A controller that keeps the IDs that nodes give, once it can.
 #[derive(Clone, Default)]
-struct Keeper(Arc<Mutex<(bool, Vec<(String, String)>)>>);
+struct Keeper(Arc<Mutex<(bool, Kept)>>);
+
+/// Units, and the IDs that their node gave them.
+type Kept = Vec<(String, String)>;
 
 impl Jobs for Keeper {
     fn verifies_signatures(&self) -> bool {

@@ -215,7 +215,7 @@ impl Web {
     ) -> Result<(String, Option<i64>), ApiRefusal> {
         let work = &self.context.work;
         let mut body =
-            Payload { web: self, visitor, body, looked: Instant::now(), rate: LeastRate::default() };
+            JobBody { web: self, visitor, body, looked: Instant::now(), rate: LeastRate::default() };
         let mut begin = Vec::new();
         while begin.len() <= LONGEST_HEADER
             && let Some(bytes) = body.next().await?
@@ -272,7 +272,7 @@ impl Web {
 }
 
 /// A payload as it comes, piece by piece, each asked for once the one before is taken.
-struct Payload<'a> {
+struct JobBody<'a> {
     web: &'a Web,
     visitor: &'a Visitor,
     body: &'a mut RequestBody,
@@ -281,7 +281,7 @@ struct Payload<'a> {
     rate: LeastRate,
 }
 
-impl Payload<'_> {
+impl JobBody<'_> {
     /// The next piece; `None` at its end.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiRefusal> {
         loop {

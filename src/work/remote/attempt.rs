@@ -85,13 +85,13 @@ impl Read for PayloadBytes {
 }
 
 /// Whoever takes the output of an attempt.
-pub(super) struct Reader {
+pub(super) struct OutputReader {
     bytes: mpsc::Sender<Bytes>,
     /// The byte that it gets next.
     position: AtomicU64,
 }
 
-impl Reader {
+impl OutputReader {
     pub(super) fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Reader {
 pub(crate) struct Attempt {
     /// Until its node has it. A plain lock, as the next but one.
     payload: Mutex<Option<Arc<AttemptPayload>>>,
-    reader: watch::Sender<Option<Arc<Reader>>>,
+    reader: watch::Sender<Option<Arc<OutputReader>>>,
     /// The ID that the store knows it to have on its node.
     known_as: Mutex<Box<str>>,
     jobs: JobsSlot,
@@ -169,9 +169,10 @@ impl Attempt {
     }
 
     /// Whoever reads, once somebody does.
-    pub(super) async fn reader(&self) -> Arc<Reader> {
+    pub(super) async fn reader(&self) -> Arc<OutputReader> {
         let mut now = self.reader.subscribe();
-        let reads = |now: &Option<Arc<Reader>>| now.as_ref().is_some_and(|reader| !reader.bytes.is_closed());
+        let reads =
+            |now: &Option<Arc<OutputReader>>| now.as_ref().is_some_and(|reader| !reader.bytes.is_closed());
         // The sender is kept, so this cannot fail.
         let found = now.wait_for(reads).await.ok().and_then(|found| found.clone());
         match found {
@@ -185,7 +186,7 @@ impl Attempt {
         let first = self.reader().await;
         let mut now = self.reader.subscribe();
         let is_another =
-            |now: &Option<Arc<Reader>>| now.as_ref().is_some_and(|now| !Arc::ptr_eq(now, &first));
+            |now: &Option<Arc<OutputReader>>| now.as_ref().is_some_and(|now| !Arc::ptr_eq(now, &first));
         let _never = now.wait_for(is_another).await;
     }
 }
@@ -213,7 +214,7 @@ impl Remotes {
     pub(crate) fn read_attempt(self: &Arc<Self>, unit: &Arc<Entry>, from: u64) -> Option<AttemptOutput> {
         let attempt = unit.attempt()?;
         let (sender, bytes) = mpsc::channel(AHEAD);
-        let reader = Reader { bytes: sender, position: AtomicU64::new(from) };
+        let reader = OutputReader { bytes: sender, position: AtomicU64::new(from) };
         attempt.reader.send_replace(Some(Arc::new(reader)));
         let (remotes, unit, status) = (self.clone(), unit.clone(), unit.subscribe());
         Some(AttemptOutput { remotes, unit, status, bytes, position: from, is_last: false })
@@ -342,7 +343,7 @@ mod tests {
         let attempt = Attempt::new(None, "", JobsSlot::default());
         let read = |from| {
             let (sender, bytes) = mpsc::channel(AHEAD);
-            let reader = Reader { bytes: sender, position: AtomicU64::new(from) };
+            let reader = OutputReader { bytes: sender, position: AtomicU64::new(from) };
             attempt.reader.send_replace(Some(Arc::new(reader)));
             bytes
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Remotes;
-use super::attempt::Reader;
+use super::attempt::OutputReader;
 use super::session::StepError;
 use crate::rpc::UnitReport;
 use crate::rpc::report::unit::UnitStep;
@@ -35,7 +35,7 @@ enum Sink {
     /// To a copy. Writers take turns.
     File { file: Arc<File>, path: PathBuf, lock: Arc<Mutex<()>> },
     /// To whoever drives a job's attempt.
-    Reader(Arc<Reader>),
+    Reader(Arc<OutputReader>),
 }
 
 impl Output {

@@ -105,7 +105,7 @@ fn what_the_store_forgot_while_no_process_lived_ends_before_it_runs_again() {
         if !is_answering {
             assert_eq!(
                 site.fabric.look(|units| units.alive(job.0)),
-                [child.clone()],
+                [child.as_str()],
                 "its node has to say so"
             );
             site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
