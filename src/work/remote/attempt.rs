@@ -25,8 +25,8 @@ use crate::work::jobs::JobsSlot;
 use crate::work::status::Status;
 use crate::work::units::{Entry, Follower};
 
-/// Pieces of output that wait for their reader.
-const AHEAD: usize = 4;
+/// Pieces of output that wait for their reader, each of which a node may make 1 MiB long.
+const AHEAD: usize = 2;
 
 /// What an attempt reads. It may hold secrets.
 pub struct AttemptPayload {
