@@ -7,10 +7,11 @@ use super::{Registry, detached};
 use crate::rpc::OutputBound;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::wire::NodeId;
+use crate::work::jobs::is_admin;
 use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::UnitId;
-use crate::work::{Submitter, WorkError};
+use crate::work::{Caller, Submitter, WorkError};
 
 impl Registry {
     /// Has another node start an attempt, and waits a little for its answer. `far` is the ID that it may have there from an
@@ -68,6 +69,12 @@ impl Registry {
             self.remotes.resume(&entry).await;
         }
         Ok(())
+    }
+
+    /// What the operator is told who asks for a unit that is none here: an attempt is its job's.
+    pub(super) fn explained(&self, id: &str, caller: &Caller, error: WorkError) -> WorkError {
+        let attempt = self.units.child(id).ok().filter(|entry| entry.attempt().is_some() && is_admin(caller));
+        attempt.and_then(|attempt| self.jobs.check_child(&attempt.id).err()).unwrap_or(error)
     }
 
     /// Whether a name is this node's.

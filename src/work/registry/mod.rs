@@ -259,7 +259,7 @@ impl Registry {
     pub async fn cancel(&self, id: &str, caller: &Caller) -> Result<Outcome, WorkError> {
         let entry = match self.units.find(id) {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
-            found => found?,
+            found => found.map_err(|error| self.explained(id, caller, error))?,
         };
         let status = self.check_caller(&entry, caller, Verb::Cancel)?;
         self.jobs.check_child(&entry.id)?;
@@ -300,7 +300,7 @@ impl Registry {
     ) -> Result<Outcome, WorkError> {
         let mut entry = match self.units.find_to_release(id, caller.submitter()).await {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
-            found => found?,
+            found => found.map_err(|error| self.explained(id, caller, error))?,
         };
         let status = self.check_caller(&entry, caller, Verb::Release)?;
         if !force {

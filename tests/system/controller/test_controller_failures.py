@@ -128,7 +128,7 @@ def test_a_child_that_is_released_by_force_is_an_error_of_its_job(nodes, tmp_pat
     control = nodes["control"]
     unit, number, place = running(control, ident="f", go=str(tmp_path / "never"))
     (attempt,) = job(control, number)["attempts"]
-    with pytest.raises(ControlError, match="unknown work unit"):
+    with pytest.raises(ControlError, match=f"belongs to job {number}"):
         control.command(f"work force-release {attempt['unit']}")
     assert nodes[place].command(f"work force-release {attempt['unit']}") == {"released": attempt["unit"]}
     one = ended(control, number)
