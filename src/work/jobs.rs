@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
-pub use self::output::JobOutput;
+pub use self::output::{JobOutput, OutputLock};
 pub(crate) use self::slot::JobsSlot;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
@@ -286,23 +286,9 @@ impl JobUnit {
         JobOutput { unit: self.clone(), writer: *latest }
     }
 
-    /// Cuts off the output of an attempt and of all later ones. Former writers write nothing more.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub async fn clear_output(&self, attempt: u32) -> std::io::Result<()> {
-        let mut latest = self.entry.output_writer().await;
-        let mut left = self.extra();
-        let gone = left.output_starts.split_off(&attempt);
-        drop((left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt)));
-        let last = left.output_starts.last_key_value().map(|(n, from)| (*n, *from));
-        let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
-        (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
-        *latest = OutputWriter { attempt: left.output_attempt, number: latest.number + 1 };
-        let dir = self.entry.dir.clone();
-        self.store.blocking(move || dir.append_stdout()?.set_len(size)).await?;
-        self.note(Durability::Durable, |extra| extra.take_output_of(&left)).await;
-        Ok(())
+    /// Keeps the output as it is: until this is dropped nobody writes, and no attempt begins.
+    pub async fn lock_output(&self) -> OutputLock {
+        OutputLock { unit: self.clone(), latest: self.entry.output_writer().await }
     }
 
     /// Shares the output of another unit of the same job, so that it is on disk once, and knows of its attempts what that

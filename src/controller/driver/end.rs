@@ -39,7 +39,7 @@ impl JobDriver {
                 self.copy_missing(child, output, is_final).await;
                 held = output.end(last_words.as_deref()).await?;
             } else if let Some(unit) = self.first_unit(id)
-                && let Some(output) = output::writer(&unit, &before, n).await?
+                && let Some(output) = output::writer(&self.store, &unit, &before, n).await?
             {
                 held = Some(output::held(&output, last_words.as_deref()).await?);
             }
@@ -80,7 +80,7 @@ impl JobDriver {
             return Ok(None);
         }
         let (n, unit) = (attempt.n, self.first_unit(job.id));
-        let mut output = AttemptOutput::begin(unit, job, n, &words_before(job, n)).await?;
+        let mut output = AttemptOutput::begin(&self.store, unit, job, n, &words_before(job, n)).await?;
         let mut stream = self.children.follow(child.clone(), output.position()).await;
         let end = loop {
             match stream.next().await {

@@ -326,7 +326,7 @@ impl JobDriver {
             if end.is_some_and(|end| there.size < end.bytes) {
                 return Err(refused("it has lost a part of it"));
             }
-            unit.clear_output(0).await.map_err(|error| refused(&error.to_string()))?;
+            unit.lock_output().await.clear(0).await.map_err(|error| refused(&error.to_string()))?;
             (copying.is_wrong, copying.measured) = (false, None);
         } else if size > there.size || (is_over && size == there.size) {
             return Ok(None);

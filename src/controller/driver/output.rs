@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::measure::{self, Measure, measure};
 use crate::controller::core::{AttemptNo, Job};
-use crate::controller::store::{Error, Figures, HeldOutput};
+use crate::controller::store::{Error, Figures, HeldOutput, Store};
 use crate::controller::stream::{StoredZip, WorkerOutput, lost_line};
 use crate::work::jobs::{JobOutput, JobUnit};
 
@@ -39,13 +39,14 @@ impl AttemptOutput {
     /// # Errors
     /// What is there cannot be read or cut.
     pub(super) async fn begin(
+        store: &Store,
         unit: Option<JobUnit>,
         job: &Job,
         n: AttemptNo,
         last_words: &str,
     ) -> Result<Self, Error> {
         let (mut parser, mut measured) = (WorkerOutput::default(), Measure::default());
-        let begun = begin(unit, job, n, last_words).await?;
+        let begun = begin(store, unit, job, n, last_words).await?;
         if let Some((output, from)) = &begun {
             (parser, measured) = replay(output.unit(), *from).await?;
         }
@@ -172,13 +173,14 @@ impl AttemptOutput {
 /// # Errors
 /// What is there cannot be read or cut.
 pub(super) async fn begin(
+    store: &Store,
     unit: Option<JobUnit>,
     job: &Job,
     n: AttemptNo,
     last_words: &str,
 ) -> Result<Option<(JobOutput, u64)>, Error> {
     let Some(unit) = unit else { return Ok(None) };
-    let Some(output) = writer(&unit, job, n).await? else { return Ok(None) };
+    let Some(output) = writer(store, &unit, job, n).await? else { return Ok(None) };
     if unit.extra().output_attempt != n.0 {
         close(&output, last_words).await?;
     }
@@ -192,19 +194,33 @@ pub(super) async fn begin(
 /// store has forgotten goes: their numbers are given to others.
 ///
 /// # Errors
-/// What is there cannot be cut.
-pub(super) async fn writer(unit: &JobUnit, job: &Job, n: AttemptNo) -> Result<Option<JobOutput>, Error> {
+/// Those of the store; what is there cannot be cut.
+pub(super) async fn writer(
+    store: &Store,
+    unit: &JobUnit,
+    job: &Job,
+    n: AttemptNo,
+) -> Result<Option<JobOutput>, Error> {
+    if first_forgotten(unit, job).is_some() {
+        // This row of the job may be older than an attempt that has begun since.
+        let lock = unit.lock_output().await;
+        if let Some(first) = first_forgotten(unit, &store.job(job.id).await?) {
+            let cleared = lock.clear(first).await;
+            cleared.map_err(|source| Error::File { path: unit.output(), source })?;
+        }
+    }
+    Ok(unit.write_output(n.0).await)
+}
+
+/// The first attempt in the output of a job that the store has forgotten, by this row.
+fn first_forgotten(unit: &JobUnit, job: &Job) -> Option<u32> {
     let latest = job.current().map_or(0, |latest| latest.n.0);
     let is_forgotten = |(n, child): &(&u32, &String)| match job.attempt(AttemptNo(**n)) {
         Some(attempt) => attempt.unit.to_string() != **child,
         // The store forgets attempts in which nothing ran.
         None => **n > latest,
     };
-    if let Some((first, _)) = unit.extra().output_children.iter().find(is_forgotten) {
-        let cleared = unit.clear_output(*first).await;
-        cleared.map_err(|source| Error::File { path: unit.output(), source })?;
-    }
-    Ok(unit.write_output(n.0).await)
+    unit.extra().output_children.iter().find(is_forgotten).map(|(first, _)| *first)
 }
 
 /// Closes the output of a job with these words, if there are any, and measures it.

@@ -159,7 +159,7 @@ impl JobDriver {
         let row = &detail.row;
         let closes = row.terms.retry.max > 0 && row.state != JobState::Successful;
         // No attempt writes behind its end.
-        let held = match writer(&units[0], &detail.job, AttemptNo(u32::MAX)).await? {
+        let held = match writer(&self.store, &units[0], &detail.job, AttemptNo(u32::MAX)).await? {
             Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),
             None => None,
         };

@@ -7,9 +7,8 @@ use std::io::{self, Write as _};
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{JobUnit, OutputWriter, REWRITE};
+use super::{JobExtra, JobUnit, OutputWriter, REWRITE};
 use crate::work::WorkError;
-use crate::work::status::Extra;
 use crate::work::store::Durability;
 use crate::work::unit::Event;
 
@@ -63,27 +62,30 @@ impl JobOutput {
     /// The output of the attempt begins at the end of what is there, and this child on that node writes it, if they are known.
     /// Returns where it begins, at once if it has begun.
     pub async fn begin(&self, child: Option<String>, node: Option<String>) -> u64 {
-        let mut extra = self.unit.extra();
-        if extra.output_attempt != self.writer.attempt {
+        let attempt = self.writer.attempt;
+        let Some(_latest) = self.writer().await else { return self.unit.extra().output_from };
+        if self.unit.extra().output_attempt != attempt {
             if let Err(error) = self.unit.sync_output().await {
                 tracing::warn!(unit = %self.unit.id(), %error, "the output of a job may not outlive a power loss");
             }
-            (extra.output_attempt, extra.output_from) = (self.writer.attempt, self.unit.output_size());
-            extra.output_starts.insert(self.writer.attempt, extra.output_from);
-            extra.output_children.extend(child.map(|child| (self.writer.attempt, child)));
-            extra.output_nodes.extend(node.map(|node| (self.writer.attempt, node)));
-            if extra.output_starts.len() > STARTS {
-                extra.output_starts.pop_first();
-            }
-            for known in [&mut extra.output_children, &mut extra.output_nodes] {
-                if known.len() > STARTS {
-                    known.pop_first();
+            let from = self.unit.output_size();
+            let begin = |extra: &mut JobExtra| {
+                (extra.output_attempt, extra.output_from) = (attempt, from);
+                extra.output_starts.insert(attempt, from);
+                extra.output_children.extend(child.clone().map(|child| (attempt, child)));
+                extra.output_nodes.extend(node.clone().map(|node| (attempt, node)));
+                if extra.output_starts.len() > STARTS {
+                    extra.output_starts.pop_first();
                 }
-            }
-            let begun = Extra::Job(Box::new(extra.clone()));
-            self.unit.put(Durability::Durable, |status| status.extra = begun.clone()).await;
+                for known in [&mut extra.output_children, &mut extra.output_nodes] {
+                    if known.len() > STARTS {
+                        known.pop_first();
+                    }
+                }
+            };
+            self.unit.note(Durability::Durable, begin).await;
         }
-        extra.output_from
+        self.unit.extra().output_from
     }
 
     /// `None` if nothing may be written any more.
@@ -93,6 +95,32 @@ impl JobOutput {
         }
         let latest = self.unit.entry.output_writer().await;
         (*latest == self.writer).then_some(latest)
+    }
+}
+
+/// The output of a unit, which stays as it is meanwhile.
+pub struct OutputLock {
+    pub(super) unit: JobUnit,
+    pub(super) latest: OwnedMutexGuard<OutputWriter>,
+}
+
+impl OutputLock {
+    /// Cuts off the output of an attempt and of all later ones. Former writers write nothing more.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn clear(mut self, attempt: u32) -> io::Result<()> {
+        let mut left = self.unit.extra();
+        let gone = left.output_starts.split_off(&attempt);
+        drop((left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt)));
+        let last = left.output_starts.last_key_value().map(|(n, from)| (*n, *from));
+        let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
+        (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
+        *self.latest = OutputWriter { attempt: left.output_attempt, number: self.latest.number + 1 };
+        let dir = self.unit.entry.dir.clone();
+        self.unit.store.blocking(move || dir.append_stdout()?.set_len(size)).await?;
+        self.unit.note(Durability::Durable, |extra| extra.take_output_of(&left)).await;
+        Ok(())
     }
 }
 

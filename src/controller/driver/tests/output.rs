@@ -3,7 +3,7 @@
 
 use super::streams::{artifacts, begun, events, exit_code, process, recap, status, whole};
 use super::*;
-use crate::controller::core::JobId;
+use crate::controller::core::{AttemptNo, JobId};
 use crate::controller::store::Kept;
 use serde_json::json;
 use std::path::PathBuf;
@@ -83,6 +83,26 @@ fn the_last_attempt_that_is_lost_ends_with_a_status() {
     site.fabric.set_routed("e1", true);
     site.until("its child to go", || site.fabric.left().is_empty());
     assert_eq!(site.output(&unit), closed);
+}
+
+#[test]
+fn an_attempt_that_begins_late_takes_nothing_from_the_one_after_it() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1, "on": ["error"]}}));
+    let child = site.running(job);
+    let before = site.job(job).job;
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 1");
+    site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != child));
+    let next = site.running(job);
+    site.fabric.write(&next, &begun());
+    site.until("its output", || site.output(&unit) == begun());
+    let driver = site.driver().clone();
+    let late = super::super::output::begin(&driver.store, driver.first_unit(job), &before, AttemptNo(1), "");
+    assert!(site.run(late).unwrap().is_none());
+    site.fabric.write(&next, &whole(2, "successful")[begun().len()..]);
+    site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    assert_eq!(site.output(&unit), whole(2, "successful"));
 }
 
 #[test]
