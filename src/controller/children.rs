@@ -135,8 +135,9 @@ impl Children for RegistryChildren {
             if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
                 return Ok(true);
             }
-            let is_away = request.pod.is_none() && !self.0.is_own_node(request.node.as_str());
-            let sent = match is_away {
+            // The store has a row of an attempt alone: a health check has only its directory to be found by after a restart.
+            let is_attempt = request.pod.is_none() && ChildId::parse(&unit).is_some();
+            let sent = match is_attempt && !self.0.is_own_node(request.node.as_str()) {
                 true => self.send_away(request, input).await,
                 false => self.submit(request, input).await,
             };

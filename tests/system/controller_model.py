@@ -225,7 +225,7 @@ class Job:
         # is cancelled at once, whatever was sent of it.
         ends = [at for state, _, at in self.shown.values() if state == "Succeeded" or row["attempts"]]
         late = [run for run in runs if run["at"] > min(ends, default=run["at"])]
-        assert self.is_doubled or not late, f"it ran after its end was shown, {self.shown.keys()}: {late}"
+        assert self.is_doubled or not late, f"it ran after its end was shown, {self.shown}: {late}"
         if row["state"] == "canceled":
             assert self.cancel_asked, "nobody cancelled it"
 

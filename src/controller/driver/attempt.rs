@@ -148,7 +148,7 @@ impl JobDriver {
         if (request.node != self.node || request.is_inherited())
             && let Err(cause) = self.children.adopt(request).await
         {
-            tracing::warn!(job = %detail.row.id, cause, "a child that has ended cannot be adopted");
+            return Err(Error::Unready(format!("its unit cannot be released from here: {cause}")));
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl JobDriver {
         let words = words_before(job, n);
         // A full disk makes the output wait, and a cancel may have come before.
         duty.mark_changed();
-        let begun = AttemptOutput::begin(self.first_unit(id), job, n, &words);
+        let begun = AttemptOutput::begin(&self.store, self.first_unit(id), job, n, &words);
         let mut output = self.obeying(duty, &unit, begun).await?;
         let mut stream = self.children.follow(unit.clone(), output.position()).await;
         // Whether the store knows that it was accepted, and since when it was if the store does not.

@@ -16,8 +16,9 @@ use crate::controller::core::{Attempt, ChildId, Duty, InstanceName, JobId, Progr
 use crate::controller::health::output_bound;
 use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Error, JobDetail};
+use crate::rpc::UnitState;
 use crate::work::Leftovers;
-use crate::work::jobs::JobExtra;
+use crate::work::jobs::{JobExtra, JobReport, JobUnit};
 
 impl JobDriver {
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
@@ -75,7 +76,7 @@ impl JobDriver {
         // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more. And only a unit that
         // says durably which child it has finds it again, should the store lose its last commits.
         let words = words_before(&detail.job, n);
-        let begun = output::begin(self.first_unit(id), &detail.job, n, &words);
+        let begun = output::begin(&self.store, self.first_unit(id), &detail.job, n, &words);
         let (may_send, begun) = tokio::join!(self.may_send(attempt.unit.clone()), begun);
         let may_send = may_send?;
         if may_send.is_none() || *duty.borrow_and_update() == Duty::Cancel {
@@ -132,19 +133,32 @@ impl JobDriver {
         Ok(self.children.release(unit, Leftovers::End).await)
     }
 
-    /// Ends the children of a job that the store has lost, however often that has to be asked.
-    pub(in crate::controller) fn see_forgotten_end(
+    /// Has the unit of a job that the store has lost fail once its children have ended, however often that has to be asked. Only
+    /// the unit knows of them, so until then it has no end, and a later process asks on.
+    pub(in crate::controller) async fn fail_after(
         self: &Arc<Self>,
+        unit: JobUnit,
+        detail: String,
         children: Vec<(ChildId, Option<InstanceName>)>,
     ) {
+        let failed =
+            |unit: &JobUnit, detail| JobReport { state: UnitState::Failed, detail, extra: unit.extra() };
+        if children.is_empty() {
+            return unit.report(failed(&unit, detail)).await;
+        }
         let this = self.clone();
         tokio::spawn(async move {
-            let mut pauses = UNIT_RETRY;
             for (child, node) in children {
+                let mut pauses = UNIT_RETRY;
                 while !matches!(this.end_forgotten(&child, node.clone()).await, Ok(true)) {
+                    let place = node.as_ref().unwrap_or(&this.node);
+                    let detail = format!("{detail}; waiting for {child} to end on {place}");
+                    let extra = unit.extra();
+                    unit.report(JobReport { state: UnitState::Running, detail, extra }).await;
                     sleep(pauses.next()).await;
                 }
             }
+            unit.report(failed(&unit, detail)).await;
         });
     }
 

@@ -2,7 +2,6 @@
 //! for the first time there is no driver: submissions are checked and kept, and wait with what an earlier process left. It
 //! knows nothing of how the store is reached.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -10,6 +9,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{Intake, NEEDS_FENCE};
+use super::resume::Lost;
 use super::{Cleaning, Service};
 use crate::confine::Support;
 use crate::controller::core::{ChildId, InstanceName};
@@ -193,7 +193,7 @@ impl Jobs for Door {
             if let Some(waiting) = &mut *self.0.waiting.lock().await {
                 waiting.push(unit);
             } else if let Ok(driver) = self.driver() {
-                self.follow_again(&driver, unit, &BTreeSet::new()).await;
+                self.follow_again(&driver, unit, &mut Lost::default()).await;
             }
         })
     }

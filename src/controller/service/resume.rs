@@ -1,16 +1,16 @@
 //! Units of an earlier process follow their jobs again, also where the store has lost what it knew of them. It decides
 //! which job a unit's is; what the unit then shows is `driver`'s.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::door::Door;
 use super::intake::Intake;
-use super::{STORE_RETRY, attach};
-use crate::controller::core::{InstanceName, JobId};
+use super::{STORE_RETRY, attach, follow};
+use crate::controller::core::{ChildId, InstanceName, JobId};
 use crate::controller::driver::{JobDriver, rfc3339, sent};
 use crate::controller::header::Header;
-use crate::controller::store::{Audit, Error, JobDetail, Kept};
+use crate::controller::store::{Audit, Error, JobDetail, Kept, Submitted};
 use crate::controller::stream;
 use crate::rpc::UnitState;
 use crate::work::jobs::{JobExtra, JobIntake, JobReport, JobUnit};
@@ -19,14 +19,24 @@ const CHUNK: usize = 256 << 10;
 /// What the audit says of a job that the store does not know any more.
 const LOST: &str = "job.lost";
 
+/// What units know of the jobs that the store has lost.
+#[derive(Default)]
+pub(super) struct Lost {
+    /// Jobs that had been placed: what one unit knows counts for all.
+    placed: BTreeSet<i64>,
+    /// The jobs that were made of lost ones again, by the number and the time that those had.
+    again: BTreeMap<(i64, Option<String>), JobId>,
+}
+
 impl Door {
     /// Has units follow their jobs before the driver runs. Those whose jobs the store has lost become jobs again, or end.
-    pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, units: Vec<JobUnit>) {
-        // Units of one job decide alike: what one of them knows of it counts for all.
-        let placed: BTreeSet<i64> = units.iter().filter_map(placed_job).collect();
+    pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, mut units: Vec<JobUnit>) {
+        // One without a payload follows the job that is made of another one's.
+        units.sort_by_key(|unit| !unit.has_payload());
+        let mut lost = Lost { placed: units.iter().filter_map(placed_job).collect(), ..Lost::default() };
         let following = async {
             for unit in units {
-                self.follow_again(driver, unit, &placed).await;
+                self.follow_again(driver, unit, &mut lost).await;
             }
         };
         tokio::select! {
@@ -36,11 +46,10 @@ impl Door {
         }
     }
 
-    /// The driver does not run yet, and without its unit a job would lose its output. Other units know that these jobs were
-    /// placed.
-    pub(super) async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit, placed: &BTreeSet<i64>) {
+    /// The driver does not run yet, and without its unit a job would lose its output.
+    pub(super) async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit, lost: &mut Lost) {
         let resumed = loop {
-            match self.resume(driver, unit.clone(), placed).await {
+            match self.resume(driver, unit.clone(), lost).await {
                 Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
                 resumed => break resumed,
             }
@@ -52,62 +61,67 @@ impl Door {
 
     /// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost
     /// its last commits or is an older copy, becomes a job again, unless it had been placed.
-    async fn resume(
-        &self,
-        driver: &Arc<JobDriver>,
-        unit: JobUnit,
-        placed: &BTreeSet<i64>,
-    ) -> Result<(), Error> {
+    async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit, lost: &mut Lost) -> Result<(), Error> {
         let extra = unit.extra();
-        let mut is_placed =
-            placed_job(&unit).is_some() || extra.job_id.is_some_and(|job| placed.contains(&job));
-        let mut forgotten = Vec::new();
-        if let Some(job) = extra.job_id.map(JobId) {
-            let other = match driver.store.detail(job).await {
-                Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
-                    // The process before may have ended before it noted that.
-                    let (node, id) = (driver.node.clone(), unit.id().to_string());
-                    if !detail.holders.contains(&(node.clone(), id.clone(), Kept::Output)) {
-                        driver.store.hold(job, node, id, Kept::Output).await?;
-                    }
-                    return attach(driver, job, unit).await;
+        let Some(number) = extra.job_id else {
+            if let Err(detail) = self.enter_again(unit.clone()).await {
+                unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+            }
+            return Ok(());
+        };
+        let job = JobId(number);
+        let other = match driver.store.detail(job).await {
+            Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
+                // The process before may have ended before it noted that.
+                let (node, id) = (driver.node.clone(), unit.id().to_string());
+                if !detail.holders.contains(&(node.clone(), id.clone(), Kept::Output)) {
+                    driver.store.hold(job, node, id, Kept::Output).await?;
                 }
-                // In an older copy of the store the number may have become another job's.
-                Ok(detail) => Some(detail),
-                Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
-                    let detail = format!("job {job} was deleted");
-                    unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+                return attach(driver, job, unit).await;
+            }
+            // In an older copy of the store the number may have become another job's.
+            Ok(detail) => Some(detail),
+            Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
+                // One that was lost, and whose number was given again and deleted, looks the same.
+                driver.fail_after(unit, format!("job {job} was deleted"), sent(&extra)).await;
+                return Ok(());
+            }
+            Err(Error::NoJob(_)) => None,
+            Err(error) => return Err(error),
+        };
+        // Its status may not say yet that it was placed, but says which child it has before that is sent. Where the job was
+        // created at the same moment it may be the unit's own, and may have run.
+        let is_others =
+            |(child, _): &_| other.as_ref().is_some_and(|it| has_child(it, &ChildId::to_string(child)));
+        let mut children = sent(&extra);
+        children.retain(|child| !is_others(child));
+        let is_placed = placed_job(&unit).is_some()
+            || lost.placed.contains(&number)
+            || !children.is_empty()
+            || other.as_ref().is_some_and(|detail| was_created_as(detail, &extra));
+        tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
+        let audit =
+            Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
+        driver.store.record(audit).await?;
+        let lost_as = (number, extra.created.clone());
+        let why = match extra.rerun_of {
+            _ if is_placed => format!("the store has lost job {job}, which had been placed: it may have run"),
+            // Its row alone knew what it was to do of the first one's stream.
+            Some(of) => {
+                format!("the store has lost job {job}, which repeated job {of}: run job {of} again")
+            }
+            None if let Some(next) = lost.again.get(&lost_as).filter(|_| !unit.has_payload()) => {
+                return follow(driver, Submitted::Known(*next), unit).await;
+            }
+            None => match self.enter_again(unit.clone()).await {
+                Ok(()) => {
+                    lost.again.extend(unit.extra().job_id.map(|next| (lost_as, JobId(next))));
                     return Ok(());
                 }
-                Err(Error::NoJob(_)) => None,
-                Err(error) => return Err(error),
-            };
-            // Its status may not say yet that it was placed, but says which child it has before that is sent. Where the job was
-            // created at the same moment it may be the unit's own, and may have run.
-            forgotten = sent(&extra);
-            forgotten
-                .retain(|(child, _)| !other.as_ref().is_some_and(|it| has_child(it, &child.to_string())));
-            is_placed |= !forgotten.is_empty();
-            is_placed |= other.as_ref().is_some_and(|detail| was_created_as(detail, &extra));
-            tracing::warn!(unit = %unit.id(), %job, "the store has lost this job, or is an older copy");
-            let audit =
-                Audit { who: format!("mesh:{}", driver.node), op: LOST.to_owned(), target: job.to_string() };
-            driver.store.record(audit).await?;
-        }
-        let entered = match (extra.job_id, extra.rerun_of) {
-            (Some(job), _) if is_placed => {
-                Err(format!("the store has lost job {job}, which had been placed: it may have run"))
-            }
-            // Its row alone knew what it was to do of the first one's stream.
-            (Some(job), Some(of)) => {
-                Err(format!("the store has lost job {job}, which repeated job {of}: run job {of} again"))
-            }
-            (Some(_) | None, _) => self.enter_again(unit.clone()).await,
+                Err(why) => why,
+            },
         };
-        if let Err(detail) = entered {
-            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
-            driver.see_forgotten_end(forgotten);
-        }
+        driver.fail_after(unit, why, children).await;
         Ok(())
     }
 

@@ -91,15 +91,16 @@ def test_a_job_of_which_a_unit_says_that_it_may_have_run_does_not_start_then(nod
     control.start()
     e1.stop(signal.SIGSTOP)
     unit, number = submit_to_control(control, {"lost_after": "10m"}, ident="s", diary=str(diary), locks=[])
-    until("its child", lambda: any(ID.fullmatch(one) for one in control.command("work list")))
+    until("its unit to know its child", lambda: control.unit(unit)["ExtraData"].get("OutputChildren"))
     control.stop(signal.SIGKILL)
     shutil.rmtree(store)
     shutil.copytree(older, store)
     control.start()
-    failed = until("its unit to end", lambda: (one := control.unit(unit))["StateName"] == "Failed" and one)
-    assert "which had been placed: it may have run" in failed["Detail"], failed
+    waits = rf"the store has lost job {number}, which had been placed: it may have run; waiting for {ID.pattern} to end on e1"
+    until("its unit to wait for its child", lambda: re.fullmatch(waits, control.unit(unit)["Detail"]))
     e1.process.send_signal(signal.SIGCONT)
     other, _ = submit_to_control(control, ident="other")
     until("another one to have run there", lambda: control.unit(other)["StateName"] == "Succeeded", 60)
+    until("its unit to end", lambda: control.unit(unit)["StateName"] == "Failed")
     starts = tmp_path / "diary.runs"
     assert not starts.exists(), starts.read_text()

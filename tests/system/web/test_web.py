@@ -176,11 +176,13 @@ def test_a_token_that_is_gone_or_changed_ends_what_it_began(site):
         whole = stream({"name": "half"}, ident="h", lines=1)
         with socket.create_connection(("127.0.0.1", site.port), 60) as client:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer g-1\r\nContent-Length: {len(whole)}\r\n\r\n"
-            client.sendall(head.encode() + whole[:30])
+            # A unit is made once the header is there.
+            half = whole.index(b"\n") + 10
+            client.sendall(head.encode() + whole[:half])
             jobs = lambda: [one for one in site.node.command("work list").values() if one["WorkType"] == "controller" and one["StateName"] == "Pending"]  # noqa: E731
             until("the unit to be there", jobs)
             file.write_text(before)
-            client.sendall(whole[30:])
+            client.sendall(whole[half:])
             assert client.makefile("rb").readline().split()[1] == b"401"
         assert not [one for one in ask(site.node, "job.list", name="half")["jobs"]]
         # Who has a good one is told nothing of a file that is wrong.
@@ -364,8 +366,9 @@ def test_what_is_no_job_leaves_nothing_and_kinds_need_their_level(site):
         assert (refused.status, refused.code) == (422, "refused") and why in refused.json["error"]["message"], refused.body
     refused = site.post("/api/v1/jobs", stream({"kind": "system"}), "t-operate")
     assert refused.code == "refused", refused.body
-    # One that breaks off half way.
-    for tail in (b"Content-Length: 1000\r\n\r\n" + stream()[:20], b"Transfer-Encoding: chunked\r\n\r\n5\r\n{\"kwa"):
+    # One that breaks off half way, behind its header.
+    half = stream()[: stream().index(b"\n") + 10]
+    for tail in (b"Content-Length: 1000\r\n\r\n" + half, b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b" % (len(half) + 1, half)):
         with socket.create_connection(("127.0.0.1", site.port), 60) as client:
             client.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t-operate\r\n" + tail)
             until("the unit to be there", lambda: units_of_jobs() - units)

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::streams::whole;
 use super::*;
+use crate::rpc::UnitState;
 
 /// The store has forgotten that this job was placed.
 const NOT_PLACED: &str = "DELETE FROM attempt; UPDATE job SET state = 'pending', attempt = 0, epoch = 0, controller_node = NULL, \
@@ -136,6 +137,32 @@ fn a_child_of_a_job_that_the_store_lost_while_no_process_lived_is_ended() {
 }
 
 #[test]
+fn a_lost_job_ends_once_its_child_has_however_many_processes_that_takes() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.kill();
+    site.sql(NO_JOBS);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    for _ in 0..2 {
+        site.boot();
+        let waits = format!("waiting for {child} to end on e1");
+        site.until("it to say so", || site.unit(&unit).unwrap().detail.ends_with(&waits));
+        assert!(!site.unit(&unit).unwrap().state.is_final());
+        site.kill();
+    }
+    // The number is another job's by now, which knows nothing of it.
+    site.boot();
+    assert_eq!(site.submit(json!({"name": "other"})).1, job);
+    site.kill();
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
+    site.boot();
+    site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+    assert!(site.unit(&unit).unwrap().detail.ends_with("it may have run"));
+    assert!(!site.fabric.look(|units| units.alive(job.0)).contains(&child));
+}
+
+#[test]
 fn units_of_a_lost_job_end_alike_though_one_of_them_does_not_say_that_it_was_placed() {
     let mut site = Site::ready(&["e1"]);
     let (first, job) = site.submit(json!({"key": "one"}));
@@ -154,6 +181,30 @@ fn units_of_a_lost_job_end_alike_though_one_of_them_does_not_say_that_it_was_pla
         assert!(shown.contains("it may have run"), "{shown}");
     }
     assert!(site.jobs().is_empty());
+}
+
+#[test]
+fn units_of_a_lost_job_that_was_not_placed_follow_the_job_that_is_made_of_it_again() {
+    let mut site = Site::ready(&["e1"]);
+    site.operate(json!({"op": "instance.disable", "name": "e1"}));
+    // Others are entered again before or after it: its new number is hardly ever the one that it had.
+    (0..9).for_each(|_| drop(site.submit(json!({}))));
+    let units = [(); 4].map(|()| site.submit(json!({"key": "one", "name": "one"})).0);
+    // Those that are entered again were created later.
+    site.pass(seconds(1));
+    site.kill();
+    site.sql(NO_JOBS);
+    site.boot();
+    site.operate(json!({"op": "instance.enable", "name": "e1"}));
+    let job = site.jobs().into_iter().find(|job| job.row.name == "one").unwrap().row.id;
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    for unit in units {
+        assert_eq!(site.unit(&unit).unwrap().state, UnitState::Succeeded, "{:?}", site.unit(&unit));
+        assert_eq!(site.output(&unit), whole(2, "successful"));
+    }
 }
 
 #[test]
