@@ -178,8 +178,8 @@ def jobs(say):
     until("the unit's end", lambda: say.node.unit(unit)["StateName"] == "Failed")
     say.command("status of a job's unit", f"work status {unit}")
     say.command("list of a job's unit", f"work list {unit}")
-    until("the children to be released", lambda: not any(CHILD.match(unit) for unit in say.node.command("work list")))
-    say.ask("deleted job", "job.delete", id=hosts["id"])
+    # Its attempt is released first.
+    until("it to be deleted", lambda: say.ask("deleted job", "job.delete", id=hosts["id"]) is not None)
     say.ask("no job", "job.get", id=999)
     say.ask("no such attempt", "job.output", id=number, attempt=7)
     say.ask("an attempt that is not lost", "job.confirm_lost", id=number, attempt=1)
