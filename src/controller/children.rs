@@ -16,8 +16,8 @@ use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{
-    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, Leftovers, Outcome, Registry, ResultStream,
-    WorkError,
+    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, FarUnit, Leftovers, Outcome, Registry,
+    ResultStream, WorkError,
 };
 
 /// Bytes of payload that are handed on at a time.
@@ -38,6 +38,7 @@ impl RegistryChildren {
     /// Has another node start an attempt.
     async fn send_away(&self, mut request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
         let (far, max_stdout) = (request.far.take(), request.max_stdout.clone());
+        let far = far.map(|id| FarUnit { id, may_be_released: request.may_be_released });
         let payload = open(input).await?;
         self.0.begin_attempt(submission(request), far, payload, max_stdout).await
     }

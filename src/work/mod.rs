@@ -46,7 +46,7 @@ pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC}
 pub use error::{OpenError, WorkError};
 pub use figures::WorkFigures;
 pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, Submission};
-pub use remote::{AttemptOutput, AttemptPayload};
+pub use remote::{AttemptOutput, AttemptPayload, FarUnit};
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};

@@ -5,7 +5,7 @@
 
 use super::check::Model;
 use super::rows::{Change, Rows};
-use super::rules::{Commits, Fault, Lease, Property, Released, Rules, Scope};
+use super::rules::{Commits, Fault, Known, Lease, Property, Released, Rules, Scope};
 use super::step::{Answer, Step};
 use super::world::{Child, Node, Run, SLOTS, Task, Unit, WAYS, WHOLE, Way, World};
 
@@ -64,11 +64,11 @@ impl Border {
         };
         for at in 0..2 {
             if self.may(world, Fault::Crash) && world.nodes[at].is_up {
-                push(Step::Stop(at), &|world| stop(&mut world.nodes[at]));
+                push(Step::Stop(at), &|world| stop(&mut world.nodes[at], self.rules.known));
             }
             if self.may(world, Fault::PowerCut) && world.nodes[at].is_up {
                 push(Step::CutPower(at), &|world| {
-                    stop(&mut world.nodes[at]);
+                    stop(&mut world.nodes[at], self.rules.known);
                     world.nodes[at].copy = world.nodes[at].flushed;
                     self.check_copy(world, at);
                 });
@@ -358,7 +358,10 @@ impl Model for Border {
 }
 
 /// What only memory has is gone.
-fn stop(node: &mut Node) {
+fn stop(node: &mut Node, known: Known) {
+    if known == Known::ByRow {
+        node.children = [Child::None; SLOTS];
+    }
     (node.is_up, node.is_paused, node.is_late, node.is_gated) = (false, false, true, false);
     node.tasks = [Task::Idle; SLOTS];
 }

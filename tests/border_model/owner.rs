@@ -4,7 +4,7 @@ use meshd::controller::core::{Duty, Progress};
 
 use super::border::{Border, Next, answered};
 use super::rows::{Change, Try, View};
-use super::rules::{Fault, Send, Unknown};
+use super::rules::{Fault, Known, Send, Unknown};
 use super::step::{Answer, Step};
 use super::world::{Child, Run, SLOTS, Task, Unit, World};
 
@@ -35,8 +35,10 @@ impl Border {
     fn prepare(&mut self, world: &World, at: usize, (n, attempt): (usize, Try), next: &mut Next) {
         let (child, task) = (world.nodes[at].children[attempt.slot], world.nodes[at].tasks[attempt.slot]);
         let is_own = attempt.sender == at && child == Child::None && task == Task::Idle;
+        // A former process of it has sent it.
+        let is_repeated = self.rules.unknown == Unknown::Nothing && world.store.sent[attempt.slot];
         match attempt.duty {
-            Duty::Send if is_own => {
+            Duty::Send if is_own && !is_repeated => {
                 let is_noted = self.rules.unknown == Unknown::Nothing && self.rules.send == Send::AfterWrite;
                 answered(
                     self,
@@ -88,7 +90,8 @@ impl Border {
             next.push((Step::NeverSent(at, n), after));
         }
         // Another one sent it, or this one has lost what it knew of it.
-        let is_asked_for = attempt.sender != at || attempt.progress == Progress::Running;
+        let is_asked_for =
+            attempt.sender != at || attempt.progress == Progress::Running || self.rules.known == Known::ByRow;
         let is_missing = world.store.sent[slot]
             && world.reaches_instance(at)
             && world.instance.runs[slot].pieces().is_none();
@@ -116,7 +119,7 @@ impl Border {
         }
     }
 
-    /// Sends a unit, for the first time or again: of one that was sent before, the disk knows. It looks at no store.
+    /// Sends a unit, for the first time or again if its answer did not come. It looks at no store.
     fn send(&mut self, world: &World, at: usize, slot: usize, view: &View, next: &mut Next) {
         let node = &world.nodes[at];
         let is_unwanted = world.drives(at, view)
@@ -163,7 +166,7 @@ impl Border {
         let (child, task) = (world.nodes[at].children[slot], world.nodes[at].tasks[slot]);
         let is_known = world.instance.runs[slot].pieces().is_some();
         let is_due = match (attempt.duty, child) {
-            (Duty::Send, Child::None) => attempt.sender != at,
+            (Duty::Send, Child::None) => attempt.sender != at || world.store.sent[slot],
             (Duty::Follow | Duty::Ask, Child::None) => true,
             (Duty::Cancel, Child::None) => true,
             // Before, its output was read from there.

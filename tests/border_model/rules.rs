@@ -92,6 +92,15 @@ pub(crate) enum Commits {
     Synchronous,
 }
 
+/// What a control node that starts again knows of the units that it has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// What it knew: each has a directory there.
+    ByDirectory,
+    /// What the store says. It asks the instance, or sends the unit again under its ID.
+    ByRow,
+}
+
 /// The rules of the border.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
@@ -105,6 +114,7 @@ pub(crate) struct Rules {
     pub(crate) released: Released,
     pub(crate) lease: Lease,
     pub(crate) commits: Commits,
+    pub(crate) known: Known,
 }
 
 impl Rules {
@@ -121,10 +131,11 @@ impl Rules {
             released: Released::Forgotten,
             lease: Lease::Clock,
             commits: Commits::Asynchronous,
+            known: Known::ByDirectory,
         }
     }
 
-    /// Those of docs/adr/0030-border-model.md.
+    /// Those of docs/adr/0030-border-model.md and 0040-one-unit.md.
     pub(crate) const fn now() -> Self {
         Self {
             end: End::Complete,
@@ -137,6 +148,7 @@ impl Rules {
             released: Released::Refused,
             lease: Lease::Counter,
             commits: Commits::Synchronous,
+            known: Known::ByRow,
         }
     }
 }

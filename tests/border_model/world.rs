@@ -87,7 +87,7 @@ pub(crate) enum Unit {
     Ended(JobState),
 }
 
-/// What is on a control node's disk of an attempt's unit.
+/// What a control node knows of an attempt's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Child {
     None,

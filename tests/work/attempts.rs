@@ -150,6 +150,30 @@ async fn an_attempt_that_is_sent_again_after_a_restart_is_the_same_unit_there() 
 }
 
 #[tokio::test]
+async fn what_another_control_node_may_have_released_is_not_sent_again_to_a_node_that_forgets_it() {
+    let mut pair = Pair::new().await;
+    pair.mesh.pretend_go(true);
+    let ran = pair.temp.path().join("ran");
+    let text = format!("echo run >> {}", ran.display());
+    let (children, keeper) = serve(&pair, true).await;
+    within(children.send(script(&text), ChildInput::default())).await.unwrap();
+    assert_eq!(read(children.follow(UNIT.to_owned(), 0).await).await.1, ChildEnd::Succeeded);
+    let far = keeper.0.lock().1[0].1.clone();
+    drop(children);
+    pair = pair.restart_near().await;
+    pair.far.release(&far, true, &me()).await.unwrap();
+    pair.mesh.set("n2", pair.far.clone());
+    pair.mesh.pretend_go(true);
+    let (children, _) = serve(&pair, true).await;
+    let request = ChildRequest { far: Some(far), may_be_released: true, ..script(&text) };
+    within(children.send(request, ChildInput::default())).await.unwrap();
+    let mut news = children.follow(UNIT.to_owned(), 0).await;
+    while !matches!(within(news.next()).await, ChildNews::Missing) {}
+    assert!(children.detail(UNIT).unwrap().contains("it may have run there"), "{:?}", children.detail(UNIT));
+    assert_eq!((std::fs::read_to_string(&ran).unwrap().as_str(), there(&pair).await), ("run\n", 0));
+}
+
+#[tokio::test]
 async fn a_release_that_its_node_does_not_answer_is_not_done() {
     let pair = Pair::new().await;
     let children = RegistryChildren(pair.near.clone());

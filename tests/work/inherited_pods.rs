@@ -39,6 +39,7 @@ fn inherited(server: &Server, unit: &str) -> ChildRequest {
         ttl: None,
         max_stdout: OutputBound { bytes: 1 << 20, setting: "joboutput".into() },
         far: None,
+        may_be_released: false,
         pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
     }
 }

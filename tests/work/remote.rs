@@ -455,6 +455,7 @@ pub(crate) fn child(unit: &str) -> ChildRequest {
         ttl: None,
         max_stdout: bound(1 << 20),
         far: None,
+        may_be_released: false,
         pod: None,
     }
 }

@@ -136,6 +136,7 @@ impl JobDriver {
             ttl: (!is_own).then_some(BUDGET),
             max_stdout: output_bound("health check"),
             far: None,
+            may_be_released: false,
             pod: None,
         };
         // Nobody else has this node's name, or a certificate names it.

@@ -60,6 +60,7 @@ impl JobDriver {
             ttl,
             max_stdout,
             far,
+            may_be_released: false,
             pod,
         }))
     }

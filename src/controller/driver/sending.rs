@@ -84,6 +84,7 @@ impl JobDriver {
         }
         begun?;
         request.far = may_send.flatten();
+        request.may_be_released = request.far.is_some() && self.store.is_shared();
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
         match self.obeying(duty, &unit, self.children.send(request, input)).await {
@@ -126,6 +127,7 @@ impl JobDriver {
                 ttl: None,
                 max_stdout: output_bound("forgotten attempt"),
                 far: None,
+                may_be_released: false,
                 pod: None,
             };
             self.children.adopt(request).await.map_err(Error::Unready)?;

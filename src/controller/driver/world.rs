@@ -68,6 +68,8 @@ pub struct ChildRequest {
     pub max_stdout: OutputBound,
     /// The ID that it may have on that node, if it is not its own.
     pub far: Option<String>,
+    /// Another control node may have had that one released since.
+    pub may_be_released: bool,
     /// It runs as a pod; `params` mean nothing then.
     pub pod: Option<PodChild>,
 }

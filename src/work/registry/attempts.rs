@@ -8,21 +8,21 @@ use crate::rpc::OutputBound;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::wire::NodeId;
 use crate::work::jobs::is_admin;
-use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload};
+use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload, FarUnit};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::UnitId;
 use crate::work::{Caller, Submitter, WorkError};
 
 impl Registry {
-    /// Has another node start an attempt, and waits a little for its answer. `far` is the ID that it may have there from an
-    /// earlier try.
+    /// Has another node start an attempt, and waits a little for its answer. `far` is what it may have there from an earlier
+    /// process.
     ///
     /// # Errors
     /// What speaks against it here; nothing is sent then. A node's refusal is the end of the attempt.
     pub async fn begin_attempt(
         &self,
         request: SubmitRequest,
-        far: Option<String>,
+        far: Option<FarUnit>,
         payload: AttemptPayload,
         max_stdout: OutputBound,
     ) -> Result<(), WorkError> {
@@ -30,10 +30,10 @@ impl Registry {
         let id = UnitId::chosen(chosen)?;
         let mut status = self.remote_status(request)?;
         if let (Some(remote), Some(far)) = (status.remote_mut(), &far) {
-            remote.remote_unit_id = far.as_str().into();
+            remote.remote_unit_id = far.id.as_str().into();
         }
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let attempt = Attempt::new(Some(payload), far.as_deref().unwrap_or_default(), self.jobs.clone());
+        let attempt = Attempt::new(Some(payload), far, self.jobs.clone());
         let Some(entry) = self.units.add_attempt(id.clone(), status, attempt) else {
             return Err(WorkError::InUse(id.to_string()));
         };
@@ -64,7 +64,8 @@ impl Registry {
         };
         let mut status = self.adopted_status(request, origin)?;
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let attempt = Attempt::new(None, far.as_deref().unwrap_or_default(), self.jobs.clone());
+        let far = far.map(|id| FarUnit { id, may_be_released: true });
+        let attempt = Attempt::new(None, far, self.jobs.clone());
         if let Some(entry) = self.units.add_attempt(id, status, attempt) {
             self.remotes.resume(&entry).await;
         }

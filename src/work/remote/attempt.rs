@@ -110,6 +110,16 @@ impl OutputReader {
     }
 }
 
+/// What a node may have of an attempt from an earlier process.
+#[derive(Debug, Clone)]
+pub struct FarUnit {
+    /// Its ID there.
+    pub id: String,
+    /// Another control node may have had it released, and have its end: if its node does not know it, and forgets what it
+    /// released, it is not sent again.
+    pub may_be_released: bool,
+}
+
 /// Of a unit that is an attempt.
 pub(crate) struct Attempt {
     /// Until its node has it. A plain lock, as the next but one.
@@ -117,6 +127,7 @@ pub(crate) struct Attempt {
     reader: watch::Sender<Option<Arc<OutputReader>>>,
     /// The ID that the store knows it to have on its node.
     known_as: Mutex<Box<str>>,
+    may_be_released: bool,
     jobs: JobsSlot,
 }
 
@@ -127,12 +138,15 @@ impl std::fmt::Debug for Attempt {
 }
 
 impl Attempt {
-    /// One that reads this, if it is to be sent, and is known to have that ID on its node.
-    pub(crate) fn new(payload: Option<AttemptPayload>, known_as: &str, jobs: JobsSlot) -> Self {
+    /// One that reads this, if it is to be sent, and that its node may have.
+    pub(crate) fn new(payload: Option<AttemptPayload>, far: Option<FarUnit>, jobs: JobsSlot) -> Self {
+        let may_be_released = far.as_ref().is_some_and(|far| far.may_be_released);
+        let known_as = far.map(|far| far.id.into()).unwrap_or_default();
         Self {
             payload: Mutex::new(payload.map(Arc::new)),
             reader: watch::Sender::new(None),
-            known_as: Mutex::new(known_as.into()),
+            known_as: Mutex::new(known_as),
+            may_be_released,
             jobs,
         }
     }
@@ -161,6 +175,11 @@ impl Attempt {
         self.jobs.keep_far_id(&unit.id, id).await?;
         *self.known_as.lock() = id.clone();
         Ok(())
+    }
+
+    /// Whether another control node may have had it released.
+    pub(super) fn may_be_released(&self) -> bool {
+        self.may_be_released
     }
 
     /// How much of the output has come, from its first byte on.
@@ -340,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn output_waits_for_its_reader_and_goes_to_the_latest() {
-        let attempt = Attempt::new(None, "", JobsSlot::default());
+        let attempt = Attempt::new(None, None, JobsSlot::default());
         let read = |from| {
             let (sender, bytes) = mpsc::channel(AHEAD);
             let reader = OutputReader { bytes: sender, position: AtomicU64::new(from) };

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::attempt::Attempt;
-pub use self::attempt::{AttemptOutput, AttemptPayload};
+pub use self::attempt::{AttemptOutput, AttemptPayload, FarUnit};
 pub(crate) use self::gate::Gate;
 use super::signing::{PayloadHash, Signer, Subject};
 use super::status::{RemoteExtra, Status};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Remotes;
+use super::attempt::Attempt;
 use super::driver;
 use super::follow::ask_status;
 use super::session::{ControlSession, StepError, params_for, submission};
@@ -199,7 +200,18 @@ impl Remotes {
     ) -> Result<bool, StepError> {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
-                Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => return Ok(false),
+                Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => {
+                    // A node that refuses no ID of its own accord would run it a second time.
+                    let forgets = session.peer == Peer::Receptor;
+                    if forgets && entry.attempt().is_some_and(Attempt::may_be_released) {
+                        entry.link().note_missing();
+                        return Err(StepError::Connection(format!(
+                            "node {} does not know the unit, which was sent before: it may have run there",
+                            remote.remote_node
+                        )));
+                    }
+                    return Ok(false);
+                }
                 told => told?,
             };
             let life = Life::read(told.state, told.detail.clone(), 0);

@@ -252,9 +252,9 @@ class Recorder(threading.Thread):
             stream, _ = self.listener.accept()
             with stream, stream.makefile("rb") as lines:
                 stream.sendall(b"Receptor Control, node fake\n")
-                request = json.loads(lines.readline())
+                request = lines.readline()
                 if number == 0:
-                    self.header = json.loads(request["header"])
+                    self.header = json.loads(json.loads(request)["header"])
                     stream.sendall(b"Work unit created with ID abcd1234. Send stdin data and EOF.\n")
                     self.payload = lines.read()
                     stream.sendall(b'{"result":"Job Started","unitid":"abcd1234"}\n')

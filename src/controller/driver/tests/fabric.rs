@@ -189,10 +189,13 @@ impl Fabric {
     pub(super) fn set_up(&self, is_up: bool) {
         self.change(|units| {
             (units.is_up, units.may_act) = (is_up, false);
-            // Of attempts on other nodes nothing is on this one's disk.
-            units.local.retain(|_, unit| unit.request.node.as_str() == OWN);
             units.local.values_mut().for_each(|unit| unit.in_contact = false);
         });
+    }
+
+    /// The process has ended: of attempts on other nodes nothing is on this one's disk.
+    pub(super) fn forget_elsewhere(&self) {
+        self.change(|units| units.local.retain(|_, unit| unit.request.node.as_str() == OWN));
     }
 
     /// The unit of a job that runs, wherever that is.
@@ -213,6 +216,7 @@ impl Fabric {
             ttl: None,
             max_stdout: OutputBound { bytes: u64::MAX, setting: "x".into() },
             far: None,
+            may_be_released: false,
             pod: None,
         };
         let (input, output) = (Vec::new(), Vec::new());

@@ -128,6 +128,7 @@ impl Site {
         drop(_still);
         runtime.shutdown_timeout(DEADLINE);
         drop((driver, registry, service));
+        self.fabric.forget_elsewhere();
     }
 
     /// An operator's operation.
