@@ -154,6 +154,9 @@ pub struct JobExtra {
     /// The nodes that they were sent to: who finds a child that the store has forgotten has to end it there.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub output_nodes: BTreeMap<u32, String>,
+    /// Children that the store has forgotten, with the nodes that they were sent to, until they have ended there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub forgotten: BTreeMap<String, String>,
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
@@ -175,6 +178,7 @@ impl JobExtra {
         self.output_starts.clone_from(&other.output_starts);
         self.output_children.clone_from(&other.output_children);
         self.output_nodes.clone_from(&other.output_nodes);
+        self.forgotten.clone_from(&other.forgotten);
     }
 }
 
@@ -312,6 +316,11 @@ impl JobUnit {
     /// The last status in the runner's stream.
     pub async fn note_status(&self, last_status: &str) {
         self.note(Durability::Deferred, |extra| last_status.clone_into(&mut extra.last_status)).await;
+    }
+
+    /// A child that the store has forgotten has ended.
+    pub async fn note_ended(&self, child: &str) {
+        self.note(Durability::Deferred, |extra| drop(extra.forgotten.remove(child))).await;
     }
 
     /// A cancel came before the unit had a job. It is durable when this returns.

@@ -155,7 +155,19 @@ impl JobDriver {
 
     /// Nothing of an attempt was ever started.
     pub(super) async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
-        self.conclude(id, n, None, move |job, now| job.on_unknown(n, now)).await.map(|_| false)
+        let before = self.store.job(id).await?;
+        self.conclude(id, n, None, move |job, now| job.on_unknown(n, now)).await?;
+        // No later attempt waits for the end of this one.
+        let child = before.attempt(n).map(|attempt| attempt.unit.to_string());
+        if let (Some(unit), Some(child)) = (self.first_unit(id), child)
+            && unit.extra().output_children.get(&n.0) == Some(&child)
+            && (unit.extra().output_attempt, unit.extra().output_from) == (n.0, unit.output_size())
+        {
+            let cleared = unit.lock_output().await.clear(n.0).await;
+            cleared.map_err(|source| Error::File { path: unit.output(), source })?;
+            unit.note_ended(&child).await;
+        }
+        Ok(false)
     }
 
     /// An attempt cannot be sent, since something that it needs is missing.

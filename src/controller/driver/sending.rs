@@ -12,7 +12,7 @@ use super::end::words_before;
 use super::input::Prepared;
 use super::output;
 use super::world::{ChildRequest, Known};
-use crate::controller::core::{Attempt, ChildId, Duty, InstanceName, JobId, Progress};
+use crate::controller::core::{Attempt, ChildId, Duty, InstanceName, Job, JobId, Progress};
 use crate::controller::health::output_bound;
 use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::{Error, JobDetail};
@@ -57,13 +57,7 @@ impl JobDriver {
             }
         }
         // They were sent before the store lost its last commits: they end first, and their nodes have to say so.
-        for (other, node) in self.forgotten(attempt) {
-            if !self.end_forgotten(&other, node).await? {
-                return Err(Error::Unready(format!(
-                    "the store has lost all it knew of {other}, which may run"
-                )));
-            }
-        }
+        self.end_forgotten_of(&detail.job, attempt).await?;
         if let Err(cause) = self.prepare_pod(&request, duty).await {
             return self.refuse(id, n, cause).await;
         }
@@ -94,13 +88,36 @@ impl JobDriver {
         }
     }
 
-    /// The children of which this node knows, and the store nothing: they have the number of this attempt, or a later one. With
-    /// the nodes that they were sent to, as far as that has to be known.
-    fn forgotten(&self, attempt: &Attempt) -> Vec<(ChildId, Option<InstanceName>)> {
+    /// Ends the children of a job of which this node knows, and the store nothing, and that have the number of this attempt, or
+    /// a later one.
+    ///
+    /// # Errors
+    /// Those of the store, or one has not ended yet.
+    async fn end_forgotten_of(&self, job: &Job, attempt: &Attempt) -> Result<(), Error> {
+        let unit = self.first_unit(job.id);
+        let extra = unit.as_ref().map(JobUnit::extra).unwrap_or_default();
         let here = self.children.of_job(&attempt.unit).into_iter().map(|child| (child, None));
-        let noted = self.first_unit(attempt.unit.job).map(|unit| sent(&unit.extra())).unwrap_or_default();
-        let is_forgotten = |(other, _): &(ChildId, _)| other.attempt >= attempt.n && *other != attempt.unit;
-        here.chain(noted).filter(is_forgotten).collect()
+        let mut forgotten: Vec<_> = here.chain(sent(&extra)).collect();
+        forgotten.retain(|(child, _)| {
+            child.attempt >= attempt.n || extra.forgotten.contains_key(&child.to_string())
+        });
+        forgotten.retain(|(child, _)| !has(job, child));
+        if forgotten.is_empty() {
+            return Ok(());
+        }
+        // That row may be older than an attempt that has begun since.
+        let job = self.store.job(job.id).await?;
+        for (child, node) in forgotten.into_iter().filter(|(child, _)| !has(&job, child)) {
+            if !self.end_forgotten(&child, node).await? {
+                return Err(Error::Unready(format!(
+                    "the store has lost all it knew of {child}, which may run"
+                )));
+            }
+            if let Some(unit) = &unit {
+                unit.note_ended(&child.to_string()).await;
+            }
+        }
+        Ok(())
     }
 
     /// Ends a child of which the store has lost all it knew, on the node to which it was sent. Returns whether it has ended.
@@ -228,9 +245,14 @@ impl JobDriver {
     }
 }
 
+fn has(job: &Job, child: &ChildId) -> bool {
+    job.attempts.iter().any(|attempt| attempt.unit == *child)
+}
+
 /// The children that a job's unit knows of, and the nodes that they were sent to.
 pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<(ChildId, Option<InstanceName>)> {
     let node = |n: &u32| extra.output_nodes.get(n).map(|node| node.as_str().into());
-    let children = extra.output_children.iter();
-    children.filter_map(|(n, child)| Some((ChildId::parse(child)?, node(n)))).collect()
+    let latest = extra.output_children.iter().map(|(n, child)| (child, node(n)));
+    let forgotten = extra.forgotten.iter().map(|(child, node)| (child, Some(node.as_str().into())));
+    latest.chain(forgotten).filter_map(|(child, node)| Some((ChildId::parse(child)?, node))).collect()
 }

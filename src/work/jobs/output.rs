@@ -112,7 +112,14 @@ impl OutputLock {
     pub async fn clear(mut self, attempt: u32) -> io::Result<()> {
         let mut left = self.unit.extra();
         let gone = left.output_starts.split_off(&attempt);
-        drop((left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt)));
+        let (children, nodes) =
+            (left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt));
+        // What was sent may run yet.
+        let may_run = children.into_iter().filter_map(|(n, child)| Some((child, nodes.get(&n)?.clone())));
+        left.forgotten.extend(may_run);
+        while left.forgotten.len() > STARTS {
+            left.forgotten.pop_first();
+        }
         let last = left.output_starts.last_key_value().map(|(n, from)| (*n, *from));
         let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
         (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));

@@ -137,6 +137,37 @@ fn a_child_of_a_job_that_the_store_lost_while_no_process_lived_is_ended() {
 }
 
 #[test]
+fn an_attempt_that_the_store_forgot_ends_before_the_next_one_though_the_one_before_it_ends_anew() {
+    let mut site = Site::ready(&["e1", "e2"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 2, "on": ["error"]}}));
+    let first = site.running(job);
+    let older = tempfile::tempdir().unwrap();
+    let older = older.path().join("store.db");
+    site.sql(&format!("VACUUM INTO '{}'", older.display()));
+    site.fabric.end(&first, ChildEnd::Failed, "exit status 1");
+    site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != first));
+    let forgotten = site.running(job);
+    site.kill();
+    let node = site.fabric.look(|units| units.there[&forgotten].node.clone());
+    site.fabric.change(|units| units.nodes.get_mut(&node).unwrap().is_deaf = true);
+    site.restore(&older);
+    site.boot();
+    site.pass(seconds(40));
+    assert_eq!(site.fabric.look(|units| units.alive(job.0)), [forgotten.as_str()], "its node has to say so");
+    site.fabric.change(|units| units.nodes.get_mut(&node).unwrap().is_deaf = false);
+    site.until("it to run again", || {
+        let alive = site.fabric.look(|units| units.alive(job.0));
+        assert!(alive.len() <= 1, "{alive:?}");
+        alive.first().is_some_and(|next| *next != forgotten)
+    });
+    let next = site.running(job);
+    site.fabric.write(&next, &whole(2, "successful"));
+    site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    assert!(site.output(&unit).ends_with(&whole(2, "successful")));
+}
+
+#[test]
 fn a_lost_job_ends_once_its_child_has_however_many_processes_that_takes() {
     let mut site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({}));

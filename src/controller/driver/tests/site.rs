@@ -161,6 +161,15 @@ impl Site {
         store.execute_batch(statement).unwrap();
     }
 
+    /// The store is this older copy from now on. No process may live.
+    pub(super) fn restore(&self, older: &Path) {
+        let store = self.directory.path().join("store.db");
+        for file in ["store.db-wal", "store.db-shm"] {
+            drop(std::fs::remove_file(store.with_file_name(file)));
+        }
+        std::fs::copy(older, store).unwrap();
+    }
+
     pub(super) fn service(&self) -> &Service {
         &self.process().service
     }
