@@ -1,6 +1,7 @@
 //! What the units of jobs show: the job's row, in the form of a unit's status.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,12 @@ impl JobDriver {
     /// The unit that has the job's output.
     pub(in crate::controller) fn first_unit(&self, job: JobId) -> Option<JobUnit> {
         self.published.first(job)
+    }
+
+    /// The units here that show jobs and no end so far.
+    pub(in crate::controller) fn shown_units(&self) -> BTreeMap<String, JobId> {
+        let units = |job| self.published.units(job).into_iter().map(move |unit| (unit.id().to_string(), job));
+        self.published.jobs().into_iter().flat_map(units).collect()
     }
 
     /// The job of a unit, if it has not shown its end.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::core::ChildId;
+use super::super::core::{ChildId, JobId};
 use super::super::health::BUDGET;
 use super::super::service::Service;
 use super::super::store::{Error, Kept};
@@ -32,7 +32,11 @@ impl Service {
             .filter(|(unit, is_job)| *is_job && self.has_ended(unit))
             .map(|(unit, _)| unit.as_str())
             .collect();
-        self.compare_with_store(&mut rowless).await?;
+        let mut unheld = self.driver.shown_units();
+        self.compare_with_store(&mut rowless, &mut unheld).await?;
+        for (unit, job) in unheld {
+            self.hold_again(job, unit).await?;
+        }
         let unswept = self.driver.store.unswept_units().await?;
         let is_orphan = |unit: &UnitId, is_job: bool| match is_job {
             true => rowless.contains(unit.as_str()),
@@ -60,8 +64,23 @@ impl Service {
         Ok(())
     }
 
+    /// The store has lost with its last commits that a unit shows a job: the unit would show no end.
+    async fn hold_again(&self, job: JobId, unit: String) -> Result<(), Error> {
+        tracing::warn!(%job, unit, "the store has lost that this unit shows its job");
+        match self.driver.store.hold(job, self.driver.node.clone(), unit, Kept::Output).await {
+            Ok(()) => self.driver.show(job).await,
+            // That is noticed elsewhere.
+            Err(Error::NoJob(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Leaves the units of which the store knows nothing, and takes from the store what it notes of units that are gone.
-    async fn compare_with_store(&self, rowless: &mut BTreeSet<&str>) -> Result<(), Error> {
+    async fn compare_with_store(
+        &self,
+        rowless: &mut BTreeSet<&str>,
+        unheld: &mut BTreeMap<String, JobId>,
+    ) -> Result<(), Error> {
         let (store, node) = (&self.driver.store, &self.driver.node);
         let mut after = String::new();
         loop {
@@ -70,6 +89,7 @@ impl Service {
             after.clone_from(last);
             for (unit, job) in page {
                 rowless.remove(unit.as_str());
+                unheld.remove(&unit);
                 if self.registry.job_unit(&unit).is_none() {
                     tracing::warn!(%job, unit, "a job's unit is gone, with what it held");
                     store.let_go_unit(node.clone(), unit, &Kept::ALL).await?;

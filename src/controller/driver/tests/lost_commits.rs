@@ -239,6 +239,20 @@ fn units_of_a_lost_job_that_was_not_placed_follow_the_job_that_is_made_of_it_aga
 }
 
 #[test]
+fn a_second_unit_that_alone_is_forgotten_shows_the_end_too() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({"key": "one"}));
+    let (second, _) = site.submit(json!({"key": "one"}));
+    let child = site.running(job);
+    site.sql(&format!("DELETE FROM holder WHERE unit = '{second}'"));
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.ended(job);
+    site.until("its end", || site.unit(&second).unwrap().state == UnitState::Succeeded);
+    assert_eq!(site.output(&second), whole(2, "successful"));
+}
+
+#[test]
 fn a_second_unit_of_a_job_stays_that_though_the_store_has_forgotten_it() {
     let site = Site::ready(&["e1"]);
     let (first, job) = site.submit(json!({"key": "one"}));
