@@ -159,19 +159,28 @@ impl From<&JobRow> for JobReport {
     }
 }
 
-/// All that is known of a job, with the first of its hosts. `work_types` are those of its attempts, in their order.
+/// What the store does not know of an attempt.
+pub(super) struct AttemptUnit {
+    /// Its work type.
+    pub work_type: String,
+    /// What its unit does at the moment.
+    pub detail: Option<String>,
+}
+
+/// All that is known of a job, with the first of its hosts. `units` are those of its attempts, in their order.
 pub(super) fn job_detail(
     detail: &JobDetail,
     recap: RecapPage,
-    work_types: Vec<String>,
+    units: Vec<AttemptUnit>,
     silence: Option<Silence>,
     payload_retention: Duration,
 ) -> report::controller::JobDetail {
-    let attempts = detail.job.attempts.iter().zip(work_types).map(|(attempt, work_type)| AttemptReport {
+    let attempts = detail.job.attempts.iter().zip(units).map(|(attempt, unit)| AttemptReport {
         n: attempt.n.0,
         node: attempt.node.as_ref().map(ToString::to_string),
         unit: attempt.unit.to_string(),
-        work_type,
+        work_type: unit.work_type,
+        detail: unit.detail,
         placed: rfc3339(attempt.placed),
         started: shown(attempt.started),
         ended: shown(attempt.ended),
@@ -228,10 +237,10 @@ impl From<&Clock> for ClockReport {
     }
 }
 
-/// Why a job does not run; `pod` is what its pod waits for, and `no_turn` why nobody places it.
+/// Why a job does not run; `waits_for` is what its unit waits for, and `no_turn` why nobody places it.
 pub(super) fn explanation(
     explained: ExplainedJob,
-    pod: Option<String>,
+    waits_for: Option<String>,
     no_turn: Option<String>,
 ) -> Explained {
     let ExplainedJob { job, waits, silence } = explained;
@@ -241,7 +250,7 @@ pub(super) fn explanation(
         summary: job.explanation,
         ..Explained::default()
     });
-    if let Some(detail) = pod {
+    if let Some(detail) = waits_for {
         told.summary = format!("{}: {detail}", told.summary);
     }
     if let Some(why) = no_turn.filter(|_| job.state == JobState::Pending) {

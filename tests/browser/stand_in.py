@@ -141,7 +141,7 @@ class Mesh:
         counts = {"ok": 9, "changed": 3, "failures": 0, "dark": 0, "skipped": 1, "rescued": 0, "ignored": 0}
         hosts = {f"web{at}.example": dict(counts) for at in range(10)} | {(self.job_name or "db.example"): counts | {"failures": 1}}
         attempt = {"n": 1, "node": job["execution_node"], "unit": "cbf9bc2cbn42a1r5152d53f", "work_type": "ansible-runner", "placed": now(90),
-                   "started": now(80), "ended": job["finished"], "outcome": job["state"] if job["finished"] else None, "confirmed": True}
+                   "started": now(80), "ended": job["finished"], "outcome": job["state"] if job["finished"] else None, "confirmed": True, "detail": None}
         return job | {"header": {}, "unit": "abc", "attempts": [attempt] if job["started"] else [], "host_stats": hosts if job["finished"] else {},
                       "host_counts": {"hosts": 11, "failed": 1, "unreachable": 0, "kept": 11} if job["finished"] else None, "depends_on": [],
                       "output_bytes": len(self.output(number)), "output_hash": None, "output_on": [], "output_lost": None, "payload_until": None,

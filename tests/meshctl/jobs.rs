@@ -9,7 +9,7 @@ use crate::{CREATED, STARTED, interrupt, spawned};
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"controller"}"#;
+const SUBMIT: &str = r#"{"command":"work","subcommand":"submit","node":"localhost","worktype":"controller","header":"{\"controller\":1,\"name\":\"site.yml\"}"}"#;
 const EVENT: &str = "{\"counter\":1,\"uuid\":\"u1\",\"event\":\"x\",\"stdout\":\"ok: [a]\"}\n";
 const RECAP: &str =
     "{\"counter\":2,\"uuid\":\"u2\",\"event\":\"playbook_on_stats\",\"stdout\":\"PLAY RECAP\"}\n";

@@ -70,6 +70,7 @@ const ATTEMPTS: &[Column<AttemptReport>] = &[
     }),
     always("PLACED", |one, now| ago(&one.placed, now)),
     always("UNIT", |one, _| one.unit.clone()),
+    said("AT THE MOMENT", |one, _| given(&one.detail)),
 ];
 pub(super) const HOSTS: &[Column<HostReport>] = &[
     always("HOST", |one, _| one.host.clone()),

@@ -109,13 +109,15 @@ impl JobDriver {
         }
     }
 
-    /// What the pod of a job waits for, while it does not run.
-    pub fn pod_detail(&self, job: &Job) -> Option<String> {
-        let attempt = job.current().filter(|attempt| attempt.node.is_none())?;
-        match attempt.progress {
-            Progress::Placed => self.children.detail(&attempt.unit.to_string()),
-            Progress::Running | Progress::Lost | Progress::Over(_) => None,
-        }
+    /// What the unit of an attempt does at the moment, if it is not over and this node drives it.
+    pub fn attempt_detail(&self, attempt: &Attempt) -> Option<String> {
+        attempt.is_open().then(|| self.children.detail(&attempt.unit.to_string())).flatten()
+    }
+
+    /// What a job waits for that is placed and does not run.
+    pub fn start_waits_for(&self, job: &Job) -> Option<String> {
+        let is_placed = |attempt: &&Attempt| attempt.progress == Progress::Placed;
+        job.current().filter(is_placed).and_then(|attempt| self.attempt_detail(attempt))
     }
 
     /// Whether a group could run jobs: its settings, its credentials, and the work type of its units.

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::{answers, conflict, missing};
 use crate::confine::Support;
+use crate::controller::answers::AttemptUnit;
 use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
 use crate::controller::driver::{Candidate, parsed};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
@@ -69,21 +70,21 @@ impl Service {
         let retention = self.driver.options().bounds.payload_retention;
         let detail = self.driver.store.detail(id).await?;
         let mut names = BTreeMap::new();
-        let mut work_types = Vec::new();
+        let mut units = Vec::new();
         for attempt in &detail.job.attempts {
             let (child, group) = (attempt.child, attempt.group.clone());
             let name = match names.entry((child, group)) {
                 Entry::Occupied(name) => name.into_mut(),
                 Entry::Vacant(new) => new.insert(self.driver.child_type(attempt).await?),
             };
-            work_types.push(name.clone());
+            units.push(AttemptUnit { work_type: name.clone(), detail: self.driver.attempt_detail(attempt) });
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
         let silence = match detail.job.attempts.iter().any(Attempt::is_open) {
             true => self.driver.store.silence(id, self.driver.patience()).await?,
             false => None,
         };
-        Ok(answers::job_detail(&detail, recap, work_types, silence, retention))
+        Ok(answers::job_detail(&detail, recap, units, silence, retention))
     }
 
     /// What a job did on its hosts, one page of them.
@@ -96,8 +97,8 @@ impl Service {
     pub(super) async fn explain_job(&self, id: JobId) -> Result<Explained, OperationRefusal> {
         let (require_tls, patience) = (self.driver.options().require_tls, self.driver.patience());
         let explained = self.driver.store.explain(id, require_tls, patience).await?;
-        let pod = self.driver.pod_detail(&explained.job);
-        let mut told = answers::explanation(explained, pod, self.driver.no_turn());
+        let waits_for = self.driver.start_waits_for(&explained.job);
+        let mut told = answers::explanation(explained, waits_for, self.driver.no_turn());
         // The default group takes each instance that is enabled.
         let is_empty = |group: &ExplainedGroup| !group.ok && group.instances.is_empty();
         let default = GroupName::default_group();

@@ -176,6 +176,7 @@ reports! {
         node: Option<String>,
         unit: String,
         work_type: String,
+        detail: Option<String>,
         placed: String,
         started: Option<String>,
         ended: Option<String>,

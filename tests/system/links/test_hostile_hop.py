@@ -77,8 +77,9 @@ def test_a_forged_close_of_each_handshake_makes_jobs_wait(hop, mesh, code):
     jobs = [submit(control, ident=f"f{number}", lines=3)[1] for number in range(2)]
     attempts = lambda: [attempt for number in jobs for attempt in job(control, number)["attempts"]]  # noqa: E731
     until("both to have an attempt", lambda: len(attempts()) == 2)
-    details = lambda: [control.command("work list").get(attempt["unit"], {}).get("Detail", "") for attempt in attempts()]  # noqa: E731
+    details = lambda: [attempt["detail"] or "" for attempt in attempts()]  # noqa: E731
     until("both to wait", lambda: all(detail.startswith(WAITS) for detail in details()))
+    assert all(WAITS in ask(control, "job.explain", id=number)["summary"] for number in jobs)
     be_honest(hop)
     for one in [ended(control, number) for number in jobs]:
         assert (one["state"], len(one["attempts"])) == ("successful", 1), one
