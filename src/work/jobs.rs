@@ -397,8 +397,5 @@ impl JobUnit {
 }
 
 fn extra_of(status: &Status) -> Option<&JobExtra> {
-    match &status.extra {
-        Extra::Job(extra) => Some(extra),
-        Extra::None | Extra::Command(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_) => None,
-    }
+    if let Extra::Job(extra) = &status.extra { Some(extra) } else { None }
 }

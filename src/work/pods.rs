@@ -366,10 +366,7 @@ fn unknown(place: &PodPlace) -> WorkError {
 }
 
 fn pod_of(status: &Status) -> Option<&KubeExtra> {
-    match &status.extra {
-        Extra::Kubernetes(extra) => Some(extra),
-        Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => None,
-    }
+    if let Extra::Kubernetes(extra) = &status.extra { Some(extra) } else { None }
 }
 
 /// A type that is no longer configured, as far as a unit of it tells.

@@ -61,6 +61,31 @@ pub enum Extra {
     Other(Box<Value>),
 }
 
+/// What runs a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitKind {
+    /// Processes of this node.
+    Local,
+    /// Another node.
+    Remote,
+    /// A cluster.
+    Pod,
+    /// Other units, for a controller.
+    Job,
+}
+
+impl Extra {
+    /// What runs the unit.
+    pub fn kind(&self) -> UnitKind {
+        match self {
+            Self::None | Self::Command(_) | Self::Other(_) => UnitKind::Local,
+            Self::Remote(_) => UnitKind::Remote,
+            Self::Kubernetes(_) => UnitKind::Pod,
+            Self::Job(_) => UnitKind::Job,
+        }
+    }
+}
+
 /// ExtraData of a command unit while it waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
@@ -305,20 +330,19 @@ impl Status {
         line
     }
 
+    /// What runs the unit.
+    pub fn kind(&self) -> UnitKind {
+        self.extra.kind()
+    }
+
     /// The remote part, if this is a remote unit.
     pub fn remote(&self) -> Option<&RemoteExtra> {
-        match &self.extra {
-            Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
-        }
+        if let Extra::Remote(remote) = &self.extra { Some(remote) } else { None }
     }
 
     /// The remote part for changing, if this is a remote unit.
     pub fn remote_mut(&mut self) -> Option<&mut RemoteExtra> {
-        match &mut self.extra {
-            Extra::Remote(remote) => Some(remote),
-            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => None,
-        }
+        if let Extra::Remote(remote) = &mut self.extra { Some(remote) } else { None }
     }
 
     /// The answer for clients; `known` says whether the work type is configured here.

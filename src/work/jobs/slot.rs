@@ -59,6 +59,13 @@ impl JobsSlot {
         parent.map_or(Ok(()), |job| Err(WorkError::Child { unit: unit.to_string(), job }))
     }
 
+    /// A unit that an earlier daemon left follows its job, once there is a controller.
+    pub(in crate::work) async fn resume(&self, units: &Arc<Units>, entry: &Arc<Entry>) {
+        if let Some(jobs) = self.get().filter(|_| !entry.status().life.awaits_payload) {
+            jobs.resume(JobUnit::new(entry.clone(), units.store().clone())).await;
+        }
+    }
+
     pub(in crate::work) async fn cancel(&self, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         if entry.status().life.state.is_final() {
             return Ok(Outcome::Done);

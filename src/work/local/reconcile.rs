@@ -68,10 +68,9 @@ impl Local {
         if !status.life.apply(&event) {
             return true;
         }
-        status.extra = match status.extra {
-            Extra::Command(_) | Extra::None => Extra::None,
-            kept @ (Extra::Job(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_)) => kept,
-        };
+        if let Extra::Command(_) = status.extra {
+            status.extra = Extra::None;
+        }
         let _ = writer.put(status, Durability::Durable).await;
         true
     }

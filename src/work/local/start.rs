@@ -152,10 +152,7 @@ impl Local {
     }
 
     fn job(&self, entry: &Entry, kind: &CommandType, status: &Status) -> Job {
-        let params = match &status.extra {
-            Extra::Command(extra) => extra.params.as_str(),
-            Extra::None | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Remote(_) | Extra::Other(_) => "",
-        };
+        let params = if let Extra::Command(extra) = &status.extra { extra.params.as_str() } else { "" };
         Job {
             dir: entry.dir.path().to_owned(),
             command: kind.command.clone(),
@@ -204,6 +201,10 @@ impl Local {
 
     /// Resumes a unit that an earlier daemon left unfinished.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let status = entry.status();
+        if !self.has_type(&status.work_type) && !matches!(status.extra, Extra::Command(_)) {
+            return;
+        }
         let runner = loop {
             let runner = self.runner_of(entry).await;
             if runner.as_ref().is_some_and(Identity::is_alive) {
@@ -381,15 +382,12 @@ fn find_runner(entry: &Entry) -> io::Result<Option<Identity>> {
     if let Some(runner) = Identity::load(&entry.dir)? {
         return Ok(Some(runner));
     }
-    match &entry.status().extra {
-        Extra::Command(extra) if extra.pid > 0 => Identity::of_go_runner(extra.pid, &entry.dir),
-        Extra::None
-        | Extra::Command(_)
-        | Extra::Job(_)
-        | Extra::Kubernetes(_)
-        | Extra::Remote(_)
-        | Extra::Other(_) => Ok(None),
+    if let Extra::Command(extra) = &entry.status().extra
+        && extra.pid > 0
+    {
+        return Identity::of_go_runner(extra.pid, &entry.dir);
     }
+    Ok(None)
 }
 
 /// Ends a unit whose command does not start.

@@ -35,7 +35,7 @@ impl Registry {
             return Err(WorkError::InUse(id.to_string()));
         }
         let entry = self.create(Some(id.clone()), status, Instant::now()).await?;
-        self.remotes.resume(&entry).await;
+        self.executor.remotes.resume(&entry).await;
         Ok(id)
     }
 
@@ -53,7 +53,7 @@ impl Registry {
             return Err(WorkError::AdoptHere);
         }
         let tls_client = request.tls_client.unwrap_or_default();
-        self.remotes.check_request(&tls_client, request.sign_work)?;
+        self.executor.remotes.check_request(&tls_client, request.sign_work)?;
         let remote = RemoteExtra {
             remote_node: node.as_str().into(),
             remote_started: true,

@@ -99,13 +99,10 @@ impl Registry {
         entry.note_repeated();
         writer.apply(Event::PayloadCut("it was submitted again".into()), Durability::Volatile).await;
         drop(writer);
-        match status.remote() {
-            None => self.local.remove(&entry, Leftovers::Stay).await.map(|()| None),
-            // What of it is on its node goes first.
-            Some(_) => match self.remotes.release(&entry, false, Leftovers::Stay).await? {
-                Outcome::Done => Ok(None),
-                Outcome::Pending => Err(WorkError::SubmittedAgain(entry.id.to_string())),
-            },
+        // What of it is on its node goes first.
+        match self.executor.release(entry.clone(), false, Leftovers::Stay).await? {
+            Outcome::Done => Ok(None),
+            Outcome::Pending => Err(WorkError::SubmittedAgain(entry.id.to_string())),
         }
     }
 

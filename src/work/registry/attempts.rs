@@ -33,11 +33,11 @@ impl Registry {
             remote.remote_unit_id = far.id.as_str().into();
         }
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let attempt = Attempt::new(Some(payload), far, self.jobs.clone());
+        let attempt = Attempt::new(Some(payload), far, self.executor.jobs.clone());
         let Some(entry) = self.units.add_attempt(id.clone(), status, attempt) else {
             return Err(WorkError::InUse(id.to_string()));
         };
-        let remotes = self.remotes.clone();
+        let remotes = self.executor.remotes.clone();
         // A start that fails shows in its status.
         let _shown = detached(async move { remotes.start(&entry).await }).await;
         Ok(())
@@ -65,9 +65,9 @@ impl Registry {
         let mut status = self.adopted_status(request, origin)?;
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
         let far = far.map(|id| FarUnit { id, may_be_released: true });
-        let attempt = Attempt::new(None, far, self.jobs.clone());
+        let attempt = Attempt::new(None, far, self.executor.jobs.clone());
         if let Some(entry) = self.units.add_attempt(id, status, attempt) {
-            self.remotes.resume(&entry).await;
+            self.executor.remotes.resume(&entry).await;
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Registry {
     /// What the operator is told who asks for a unit that is none here: an attempt is its job's.
     pub(super) fn explained(&self, id: &str, caller: &Caller, error: WorkError) -> WorkError {
         let attempt = self.units.child(id).ok().filter(|entry| entry.attempt().is_some() && is_admin(caller));
-        attempt.and_then(|attempt| self.jobs.check_child(&attempt.id).err()).unwrap_or(error)
+        attempt.and_then(|attempt| self.executor.jobs.check_child(&attempt.id).err()).unwrap_or(error)
     }
 
     /// Whether a name is this node's.
@@ -90,6 +90,6 @@ impl Registry {
 
     /// The output of an attempt from a byte on; `None` if there is no such attempt. Who has read it before gets no more.
     pub fn read_attempt(&self, unit: &str, from: u64) -> Option<AttemptOutput> {
-        self.remotes.read_attempt(&self.units.child(unit).ok()?, from)
+        self.executor.remotes.read_attempt(&self.units.child(unit).ok()?, from)
     }
 }

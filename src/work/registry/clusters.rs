@@ -13,7 +13,7 @@ impl Registry {
     /// # Errors
     /// Those of [`Registry::submit`].
     pub async fn check_pods(&self, place: &PodPlace) -> Result<(), WorkError> {
-        self.pods.check(place).await
+        self.executor.pods.check(place).await
     }
 
     /// Has a secret be where pods go, with this content.
@@ -21,7 +21,7 @@ impl Registry {
     /// # Errors
     /// [`ClusterError`] in the API server's words.
     pub async fn write_secret(&self, place: &PodPlace, secret: &Value) -> Result<(), ClusterError> {
-        self.pods.write_secret(place, secret).await
+        self.executor.pods.write_secret(place, secret).await
     }
 
     /// Deletes a secret where pods go, if it is there.
@@ -29,7 +29,7 @@ impl Registry {
     /// # Errors
     /// [`ClusterError`] in the API server's words.
     pub async fn delete_secret(&self, place: &PodPlace, name: &str) -> Result<(), ClusterError> {
-        self.pods.delete_secret(place, name).await
+        self.executor.pods.delete_secret(place, name).await
     }
 
     /// The name and namespace of the pod that any node made for a unit.
@@ -41,6 +41,6 @@ impl Registry {
         place: &PodPlace,
         unit: &str,
     ) -> Result<Option<(String, String)>, ClusterError> {
-        self.pods.find(place, unit).await
+        self.executor.pods.find(place, unit).await
     }
 }

@@ -24,9 +24,9 @@ impl Registry {
         }
         // What a controller runs on its own node no client may submit, and another control node may have to ask about.
         if ![RUNNER, SYNC].contains(&work_type) {
-            self.local.admit(work_type, caller)?;
+            self.executor.local.admit(work_type, caller)?;
         }
-        if !self.local.has_type(work_type) {
+        if !self.executor.local.has_type(work_type) {
             return Err(WorkError::UnknownType(work_type.to_owned()));
         }
         let about = Subject {

@@ -13,7 +13,7 @@ use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
 use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
 use crate::work::signing::{SignatureError, Subject, Verb};
-use crate::work::status::{Extra, Status};
+use crate::work::status::{Extra, Status, UnitKind};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
 use crate::work::units::{Entry, Follower, Leftovers, LinkHandle, Outcome, Started};
@@ -109,7 +109,7 @@ impl ChildWatch {
 impl Registry {
     /// Gives the node a controller, and to it the units that an earlier daemon left.
     pub async fn serve_jobs(&self, jobs: Box<dyn Jobs>) {
-        self.jobs.set(Some(jobs));
+        self.executor.jobs.set(Some(jobs));
         for entry in self.units.all() {
             let status = entry.status();
             let Extra::Job(extra) = &status.extra else { continue };
@@ -121,22 +121,22 @@ impl Registry {
                 continue;
             }
             if !status.life.state.is_final() {
-                self.resume_job(&entry).await;
+                self.executor.jobs.resume(&self.units, &entry).await;
             }
             if extra.release_requested {
-                self.jobs.release_at_end(&self.units, &entry);
+                self.executor.jobs.release_at_end(&self.units, &entry);
             }
         }
     }
 
     /// Takes the controller away. Jobs' units stay as they are.
     pub fn end_jobs(&self) {
-        self.jobs.set(None);
+        self.executor.jobs.set(None);
     }
 
     /// Lets the children of jobs be started, cancelled and released on other nodes, or holds that back.
     pub fn let_children_act(&self, may_act: bool) {
-        self.remotes.gate().set_open(may_act);
+        self.executor.remotes.gate().set_open(may_act);
     }
 
     /// The children of jobs here: the units whose IDs can be read as such.
@@ -144,12 +144,9 @@ impl Registry {
         let child = |entry: Arc<Entry>| {
             let id = parse(&entry.id)?;
             let status = entry.status();
-            let (is_elsewhere, is_released) = match &status.extra {
-                Extra::Remote(remote) => (true, remote.local_released),
-                // One that was released is out of sight.
-                Extra::Kubernetes(_) => (true, false),
-                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => (false, false),
-            };
+            let is_elsewhere = matches!(status.kind(), UnitKind::Remote | UnitKind::Pod);
+            // A pod that was released is out of sight.
+            let is_released = status.remote().is_some_and(|remote| remote.local_released);
             Some(ChildUnit { id, is_elsewhere, is_released })
         };
         self.units.all_with_attempts().into_iter().filter_map(child).collect()
@@ -177,16 +174,7 @@ impl Registry {
     /// Its files cannot be removed.
     pub async fn forget_child(&self, unit: &str) -> Result<(), WorkError> {
         let Ok(entry) = self.units.child(unit) else { return Ok(()) };
-        let (remotes, pods) = (self.remotes.clone(), self.pods.clone());
-        let forget = async move {
-            match entry.status().extra {
-                Extra::Kubernetes(_) => pods.forget(&entry).await,
-                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => {
-                    remotes.forget(&entry).await
-                }
-            }
-        };
-        detached(forget).await
+        self.executor.forget(entry).await
     }
 
     /// Makes a unit for a job that was submitted elsewhere: it has no payload, and gets the job's output.
@@ -207,13 +195,13 @@ impl Registry {
     /// The unit of a job, also of one that has ended.
     pub fn job_unit(&self, unit: &str) -> Option<JobUnit> {
         let entry = self.units.find(unit).ok()?;
-        let is_job = matches!(entry.status().extra, Extra::Job(_));
+        let is_job = entry.status().kind() == UnitKind::Job;
         is_job.then(|| JobUnit::new(entry, self.units.store().clone()))
     }
 
     /// All units and attempts, by ID, and whether each is a job's.
     pub fn unit_ids(&self) -> Vec<(UnitId, bool)> {
-        let is_job = |entry: &Entry| matches!(entry.status().extra, Extra::Job(_));
+        let is_job = |entry: &Entry| entry.status().kind() == UnitKind::Job;
         self.units.all_with_attempts().into_iter().map(|entry| (entry.id.clone(), is_job(&entry))).collect()
     }
 
@@ -268,7 +256,7 @@ impl Registry {
         job: &str,
         asked: &BTreeMap<String, String>,
     ) -> Result<String, WorkError> {
-        self.remotes.sign_for(node, &peer_subject(job, asked))
+        self.executor.remotes.sign_for(node, &peer_subject(job, asked))
     }
 
     /// Checks the token of another control node's request, and uses it up.
@@ -309,9 +297,7 @@ impl Registry {
     /// # Errors
     /// As [`Self::cancel`].
     pub async fn cancel_child(&self, unit: &str) -> Result<Outcome, WorkError> {
-        let entry = self.units.child(unit)?;
-        let status = entry.status();
-        self.cancel_entry(&entry, &status).await
+        self.executor.cancel(&self.units.child(unit)?).await
     }
 
     /// Notes for the controller that a unit is to be cancelled, before [`Self::let_children_act`] lets it be sent. The node
@@ -321,12 +307,7 @@ impl Registry {
     /// The disk refuses.
     pub async fn withhold_child(&self, unit: &str) -> Result<(), WorkError> {
         let Ok(entry) = self.units.child(unit) else { return Ok(()) };
-        match entry.status().extra {
-            Extra::Remote(_) => self.remotes.withhold(&entry).await,
-            Extra::Kubernetes(_) => self.pods.cancel(&entry).await.map(drop),
-            // They are here, and began before anybody could be asked.
-            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => Ok(()),
-        }
+        self.executor.withhold(&entry).await
     }
 
     /// Releases a unit for the controller, which clients may not do.
@@ -334,9 +315,7 @@ impl Registry {
     /// # Errors
     /// As [`Self::release`].
     pub async fn release_child(&self, unit: &str, leftovers: Leftovers) -> Result<Outcome, WorkError> {
-        let entry = self.units.child(unit)?;
-        let status = entry.status();
-        self.release_entry(entry, &status, false, leftovers).await
+        self.executor.release(self.units.child(unit)?, false, leftovers).await
     }
 
     /// Releases the units whose ID begins so: those of an earlier process for which nobody waits any more.
@@ -344,8 +323,8 @@ impl Registry {
         for entry in self.units.all().into_iter().filter(|entry| entry.id.as_str().starts_with(prefix)) {
             let this = self.clone();
             tokio::spawn(async move {
-                let (id, status) = (entry.id.clone(), entry.status());
-                if let Err(error) = this.release_entry(entry, &status, false, Leftovers::Stay).await {
+                let id = entry.id.clone();
+                if let Err(error) = this.executor.release(entry, false, Leftovers::Stay).await {
                     tracing::warn!(unit = %id, %error, "what an earlier process left is not released");
                 }
             });
@@ -353,12 +332,12 @@ impl Registry {
     }
 
     pub(super) fn controller_command(&self) -> Option<WorkCommand> {
-        let jobs = self.jobs.get()?;
+        let jobs = self.executor.jobs.get()?;
         Some(WorkCommand { work_type: CONTROLLER.to_owned(), secure: jobs.verifies_signatures() })
     }
 
     pub(super) fn controller_verifies(&self) -> bool {
-        self.jobs.get().is_some_and(|jobs| jobs.verifies_signatures())
+        self.executor.jobs.get().is_some_and(|jobs| jobs.verifies_signatures())
     }
 
     /// A client certificate is as good as a token, for jobs, and so is what the page's API wants to see.
@@ -383,7 +362,7 @@ impl Registry {
             // Such a name is anybody's, and as many as anybody likes: all of them are one caller.
             Origin::Mesh { certified: false, .. } => "mesh".to_owned(),
             Origin::Mesh { node, certified: true } => {
-                let name = self.remotes.name_of(node).await;
+                let name = self.executor.remotes.name_of(node).await;
                 format!("mesh:{}", name.map_or_else(|| node.to_string(), |name| name.to_string()))
             }
         };
@@ -399,7 +378,7 @@ impl Registry {
     }
 
     fn controller_for(&self, request: &SubmitRequest) -> Option<Arc<Box<dyn Jobs>>> {
-        self.jobs.get().filter(|_| self.is_here(request) && request.work_type == CONTROLLER)
+        self.executor.jobs.get().filter(|_| self.is_here(request) && request.work_type == CONTROLLER)
     }
 
     /// Starts a job whose payload is durable. One that is refused leaves nothing.
@@ -424,13 +403,6 @@ impl Registry {
                 detached(async move { units.remove(&refused, |_| ()).await }).await?;
                 Err(WorkError::Job(cause))
             }
-        }
-    }
-
-    pub(super) async fn resume_job(&self, entry: &Arc<Entry>) {
-        let store = self.units.store();
-        if let Some(jobs) = self.jobs.get().filter(|_| !entry.status().life.awaits_payload) {
-            jobs.resume(JobUnit::new(entry.clone(), store.clone())).await;
         }
     }
 }

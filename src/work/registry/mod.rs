@@ -1,6 +1,5 @@
 //! What clients may do with the units of this node: submit, adopt, list, follow, cancel and release them. Owns the rules
-//! about who may, and leaves the rest to those whose duty it is: `units` has the units, `local` runs some, `remote` drives
-//! those on other nodes.
+//! about who may, and leaves the rest to those whose duty it is: `units` has the units, `executor` what runs them.
 
 mod adopt;
 mod allocate;
@@ -29,13 +28,14 @@ use bytes::Bytes;
 
 use self::listing::is_listed;
 use self::reserve::Reserve;
+use super::executor::Executor;
 use super::jobs::{CONTROLLER, JobsSlot, is_admin};
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
 use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifier};
-use super::status::{Extra, REMOTE, Status};
+use super::status::{REMOTE, Status, UnitKind};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
@@ -96,10 +96,7 @@ impl Options {
 #[derive(Clone)]
 pub struct Registry {
     pub(super) units: Arc<Units>,
-    local: Arc<Local>,
-    remotes: Arc<Remotes>,
-    pods: Arc<Pods>,
-    jobs: JobsSlot,
+    executor: Arc<Executor>,
     reserve: Arc<Reserve>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
@@ -129,12 +126,13 @@ impl Registry {
         let remotes = Remotes::new(units.clone(), dialer, signer, gate.clone());
         let jobs = JobsSlot::default();
         let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate, jobs.clone()).await;
-        let reserve = Reserve::new(&units, &local, &remotes, &pods);
-        let this = Self { units, local, remotes, pods, jobs, reserve, verifier: Arc::new(verifier.into()) };
+        let executor = Arc::new(Executor { units: units.clone(), local, remotes, pods, jobs });
+        let reserve = Reserve::new(&units, &executor);
+        let this = Self { units, executor, reserve, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
-        this.local.discard_old_run_dirs().await;
+        this.executor.local.discard_old_run_dirs().await;
         this.start_retention();
-        this.pods.sweep();
+        this.executor.pods.sweep();
         this.keep_reserve();
         Ok(this)
     }
@@ -148,7 +146,7 @@ impl Registry {
 
     /// The work types that can run, as advertisements list them.
     pub fn work_commands(&self) -> Vec<WorkCommand> {
-        let mut commands = self.local.work_commands();
+        let mut commands = self.executor.local.work_commands();
         commands.extend(self.controller_command());
         commands
     }
@@ -166,17 +164,17 @@ impl Registry {
     /// # Errors
     /// [`OpenError::DuplicateType`]; the old types stay then.
     pub fn set_work_types(&self, work_types: Vec<CommandType>) -> Result<(), OpenError> {
-        self.local.set_types(work_types)
+        self.executor.local.set_types(work_types)
     }
 
     /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
     pub fn set_signer(&self, signer: Option<Arc<Signer>>) {
-        self.remotes.set_signer(signer);
+        self.executor.remotes.set_signer(signer);
     }
 
     /// Whether there is a key that signs them.
     pub fn signs(&self) -> bool {
-        self.remotes.signs()
+        self.executor.remotes.signs()
     }
 
     /// Replaces the key by which signatures are verified.
@@ -221,12 +219,12 @@ impl Registry {
 
     /// The names of the types that are configured.
     pub(super) fn type_names(&self) -> Vec<String> {
-        self.local.type_names()
+        self.executor.local.type_names()
     }
 
     /// Requests to Kubernetes: verb, answer's code, number.
     pub(super) fn kubernetes_calls(&self) -> Vec<(&'static str, String, u64)> {
-        self.pods.calls()
+        self.executor.pods.calls()
     }
 
     /// How many units there are.
@@ -261,20 +259,9 @@ impl Registry {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found.map_err(|error| self.explained(id, caller, error))?,
         };
-        let status = self.check_caller(&entry, caller, Verb::Cancel)?;
-        self.jobs.check_child(&entry.id)?;
-        self.cancel_entry(&entry, &status).await
-    }
-
-    async fn cancel_entry(&self, entry: &Arc<Entry>, status: &Status) -> Result<Outcome, WorkError> {
-        match status.extra {
-            Extra::Job(_) => self.jobs.cancel(entry).await,
-            Extra::Remote(_) => self.remotes.cancel(entry).await,
-            Extra::Kubernetes(_) => self.pods.cancel(entry).await,
-            Extra::None | Extra::Command(_) | Extra::Other(_) => {
-                self.local.cancel(entry).await.map(|()| Outcome::Done)
-            }
-        }
+        self.check_caller(&entry, caller, Verb::Cancel)?;
+        self.executor.jobs.check_child(&entry.id)?;
+        self.executor.cancel(&entry).await
     }
 
     /// Cancels a unit and deletes everything of it, here and on its node. With `force` it is deleted here
@@ -302,41 +289,20 @@ impl Registry {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
             found => found.map_err(|error| self.explained(id, caller, error))?,
         };
-        let status = self.check_caller(&entry, caller, Verb::Release)?;
+        self.check_caller(&entry, caller, Verb::Release)?;
         if !force {
-            self.jobs.check_child(&entry.id)?;
+            self.executor.jobs.check_child(&entry.id)?;
         }
-        let mut outcome = self.release_entry(entry.clone(), &status, force, leftovers).await?;
+        let mut outcome = self.executor.release(entry.clone(), force, leftovers).await?;
         // Its node has submitted it again meanwhile: that one is meant too, and comes late if it is not here yet.
         while entry.is_repeated()
             && entry.is_gone()
             && let Ok(again) = self.units.find_to_release(id, caller.submitter()).await
         {
             entry = again;
-            outcome = self.release_entry(entry.clone(), &status, force, leftovers).await?;
+            outcome = self.executor.release(entry.clone(), force, leftovers).await?;
         }
         Ok(outcome)
-    }
-
-    async fn release_entry(
-        &self,
-        entry: Arc<Entry>,
-        status: &Arc<Status>,
-        force: bool,
-        leftovers: Leftovers,
-    ) -> Result<Outcome, WorkError> {
-        let (this, status) = (self.clone(), status.clone());
-        detached(async move {
-            match status.extra {
-                Extra::Job(_) => this.jobs.release(&this.units, &entry, force).await,
-                Extra::Remote(_) => this.remotes.release(&entry, force, leftovers).await,
-                Extra::Kubernetes(_) => this.pods.release(&entry, force).await,
-                Extra::None | Extra::Command(_) | Extra::Other(_) => {
-                    this.local.release(&entry, force, leftovers).await.map(|()| Outcome::Done)
-                }
-            }
-        })
-        .await
     }
 
     /// A unit's output from byte `start` on, followed until the unit is final.
@@ -346,7 +312,7 @@ impl Registry {
     pub async fn results(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
         let entry = self.units.find(id)?;
         self.check_caller(&entry, caller, Verb::Results)?;
-        let changes = self.local.watch(&entry.dir.path()).await;
+        let changes = self.executor.local.watch(&entry.dir.path()).await;
         Ok(ResultStream {
             store: self.units.store().clone(),
             position: start,
@@ -393,8 +359,8 @@ impl Registry {
     /// Whether a unit is of a type that can be here.
     fn knows(&self, status: &Status) -> bool {
         status.work_type == REMOTE
-            || matches!(status.extra, Extra::Job(_))
-            || self.local.has_type(&status.work_type)
+            || status.kind() == UnitKind::Job
+            || self.executor.local.has_type(&status.work_type)
     }
 
     /// Whether a caller may touch the unit.
@@ -405,7 +371,7 @@ impl Registry {
             Some(remote) => remote.sign_work,
             None => {
                 self.is_inner(entry, &status, caller)
-                    || (status.verify_signature || self.local.verifies(&status.work_type))
+                    || (status.verify_signature || self.executor.local.verifies(&status.work_type))
                         && !self.may_skip_token(&status.work_type, caller)
             }
         };
@@ -428,7 +394,7 @@ impl Registry {
         let status = entry.status();
         // A token that is good for reading it is good for looking at it.
         let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
-        let is_job = matches!(status.extra, Extra::Job(_)) && status.verify_signature;
+        let is_job = status.kind() == UnitKind::Job && status.verify_signature;
         let closed = self.is_closed(entry, &status, caller)
             || self.is_inner(entry, &status, caller)
             || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
@@ -438,14 +404,14 @@ impl Registry {
     /// Whether a unit is of a type that is closed to this caller.
     fn is_inner(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
         // A control node that takes over a job ends its child here, and has no token for that.
-        let is_child = self.remotes.gate().is_child(&entry.id);
-        let is_closed = !self.local.is_open(&status.work_type) && !is_child;
+        let is_child = self.executor.remotes.gate().is_child(&entry.id);
+        let is_closed = !self.executor.local.is_open(&status.work_type) && !is_child;
         is_closed && !is_admin(caller) && !is_own(status, caller)
     }
 
     /// Whether a unit is the child of a job, which is closed as its job is.
     fn is_closed(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
-        self.jobs.is_child(&entry.id)
+        self.executor.jobs.is_child(&entry.id)
             && self.controller_verifies()
             && !self.may_skip_token(CONTROLLER, caller)
             && !is_own(status, caller)
@@ -461,10 +427,10 @@ impl Registry {
     ) -> Result<Option<PayloadHash>, WorkError> {
         let verify = match work_type {
             REMOTE => signed,
-            CONTROLLER if self.jobs.get().is_some() => {
+            CONTROLLER if self.executor.jobs.get().is_some() => {
                 self.controller_verifies() && !self.may_skip_token(work_type, caller)
             }
-            _ => self.local.verifies(work_type),
+            _ => self.executor.local.verifies(work_type),
         };
         self.verify_if(verify, caller, about)
     }

@@ -10,13 +10,11 @@ use rustix::fs::statvfs;
 
 use super::Registry;
 use crate::work::WorkError;
-use crate::work::local::Local;
-use crate::work::pods::Pods;
-use crate::work::remote::Remotes;
+use crate::work::executor::Executor;
 use crate::work::reserve::{Space, Watch};
-use crate::work::status::Extra;
+use crate::work::status::UnitKind;
 use crate::work::unit::{State, UnitId};
-use crate::work::units::{Entry, Units, detached};
+use crate::work::units::{Entry, Units};
 
 /// Between looks of what waits for room.
 const LOOK: Duration = Duration::from_secs(1);
@@ -24,9 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The disk under the data directory.
 pub(super) struct Reserve {
     units: Arc<Units>,
-    local: Arc<Local>,
-    remotes: Arc<Remotes>,
-    pods: Arc<Pods>,
+    executor: Arc<Executor>,
     /// What the configuration says of it. A plain lock, for reading and replacing alone, as the next one.
     set: Mutex<Option<u64>>,
     was_scarce: Mutex<bool>,
@@ -34,14 +30,9 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Nothing is known of the disk yet.
-    pub(super) fn new(
-        units: &Arc<Units>,
-        local: &Arc<Local>,
-        remotes: &Arc<Remotes>,
-        pods: &Arc<Pods>,
-    ) -> Arc<Self> {
-        let (units, local, remotes, pods) = (units.clone(), local.clone(), remotes.clone(), pods.clone());
-        Arc::new(Self { units, local, remotes, pods, set: Mutex::default(), was_scarce: Mutex::default() })
+    pub(super) fn new(units: &Arc<Units>, executor: &Arc<Executor>) -> Arc<Self> {
+        let (units, executor) = (units.clone(), executor.clone());
+        Arc::new(Self { units, executor, set: Mutex::default(), was_scarce: Mutex::default() })
     }
 
     fn set(&self) -> Option<u64> {
@@ -93,7 +84,7 @@ impl Reserve {
     async fn printed(&self) -> BTreeMap<UnitId, u64> {
         let runs = |entry: &Arc<Entry>| {
             let status = entry.status();
-            status.life.state == State::Running && !matches!(status.extra, Extra::Job(_))
+            status.life.state == State::Running && status.kind() != UnitKind::Job
         };
         let running: Vec<_> = self.units.all_with_attempts().into_iter().filter(runs).collect();
         if running.is_empty() {
@@ -108,13 +99,7 @@ impl Reserve {
 
     async fn stop(&self, unit: &UnitId, why: String) -> Result<(), WorkError> {
         let Ok(entry) = self.units.child(unit.as_str()) else { return Ok(()) };
-        match entry.status().extra {
-            Extra::Remote(_) => self.remotes.stop(&entry, why).await,
-            Extra::Kubernetes(_) => self.pods.stop(&entry, why).await,
-            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => {
-                self.local.stop(&entry, why).await
-            }
-        }
+        self.executor.stop(entry, why).await
     }
 }
 
@@ -143,8 +128,7 @@ async fn keep(reserve: std::sync::Weak<Reserve>) {
         tracing::warn!(unit = %stop.unit, printed = stop.printed, free = space.free, "stopping a unit that fills the disk");
         // It may take its grace; the next look does not wait for that.
         tokio::spawn(async move {
-            let ended = detached(async move { reserve.stop(&stop.unit, why).await });
-            if let Err(error) = ended.await {
+            if let Err(error) = reserve.stop(&stop.unit, why).await {
                 tracing::warn!(%error, "a unit that fills the disk does not end");
             }
         });

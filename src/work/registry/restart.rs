@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::{OpenError, Registry};
-use crate::work::remote::has_work;
+use crate::work::executor::is_unfinished;
 use crate::work::runner::identity::Identity;
-use crate::work::status::{Extra, Status};
+use crate::work::status::{Extra, Status, UnitKind};
 use crate::work::store::{ReadError, UnitDir};
 use crate::work::unit::{Event, Life, State, UnitId};
 use crate::work::units::Entry;
@@ -49,37 +49,19 @@ impl Registry {
             let mut resumed = JoinSet::new();
             for entry in unfinished {
                 let this = this.clone();
-                resumed.spawn(async move { this.resume(&entry).await });
+                resumed.spawn(async move { this.executor.resume(&entry).await });
             }
             resumed.join_all().await;
             // After those that run have taken their slots.
             for entry in queued {
-                this.local.clone().start_queued(entry).await;
+                this.executor.local.clone().start_queued(entry).await;
             }
         });
         let _in_time = tokio::time::timeout(PATIENCE, rest).await;
         for entry in abandoned {
-            match entry.status().extra {
-                Extra::Kubernetes(_) => drop(tokio::spawn(self.pods.clone().finish_release(entry))),
-                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Remote(_) | Extra::Other(_) => {
-                    self.remotes.resume_abandoned(&entry);
-                }
-            }
+            self.executor.finish_release(entry);
         }
         Ok(())
-    }
-
-    async fn resume(&self, entry: &Arc<Entry>) {
-        let status = entry.status();
-        if status.remote().is_some() {
-            self.remotes.resume(entry).await;
-        } else if matches!(status.extra, Extra::Kubernetes(_)) {
-            self.pods.resume(entry).await;
-        } else if matches!(status.extra, Extra::Job(_)) {
-            self.resume_job(entry).await;
-        } else if self.local.has_type(&status.work_type) || matches!(status.extra, Extra::Command(_)) {
-            self.local.resume(entry).await;
-        }
     }
 
     fn load_all(&self) -> Result<Loaded, OpenError> {
@@ -97,12 +79,10 @@ impl Registry {
     fn load_abandoned(&self, id: UnitId) -> Option<Arc<Entry>> {
         let dir = self.units.store().hidden(&id);
         let status = dir.read_status().ok().and_then(|mut status| {
-            match &mut status.extra {
-                Extra::Remote(remote) => (remote.local_cancelled, remote.local_released) = (true, true),
-                Extra::Kubernetes(_) => {}
-                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => return None,
+            if let Some(remote) = status.remote_mut() {
+                (remote.local_cancelled, remote.local_released) = (true, true);
             }
-            Some(status)
+            matches!(status.kind(), UnitKind::Remote | UnitKind::Pod).then_some(status)
         });
         if status.is_none() {
             // Nothing in it says which node has the rest.
@@ -149,12 +129,6 @@ fn is_queued(entry: &Arc<Entry>) -> bool {
         && dir.is_marked_queued()
         && !dir.had_its_slot_before_a_reboot()
         && !is_claimed(dir)
-}
-
-/// Whether a unit is still under way, or its release or cancellation on another node is.
-fn is_unfinished(status: &Status) -> bool {
-    let has_pod = matches!(status.extra, Extra::Kubernetes(_)) && status.life.state == State::Canceled;
-    !status.life.state.is_final() || has_work(status) || has_pod
 }
 
 /// Reads the status. A plugin writes its own in place, and there may be half of one for a moment.

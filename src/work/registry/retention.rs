@@ -7,11 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::Registry;
-use crate::work::local::Local;
-use crate::work::remote::Remotes;
-use crate::work::status::Extra;
+use crate::work::executor::Executor;
 use crate::work::unit::UnitId;
-use crate::work::units::{Entry, Leftovers, Units, detached};
+use crate::work::units::{Entry, Leftovers, Units};
 
 /// Between looks: a part of the shortest time, within these bounds.
 const PART: u32 = 10;
@@ -23,8 +21,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(3600);
 impl Registry {
     /// Starts the task. It ends with the registry.
     pub(super) fn start_retention(&self) {
-        let (local, remotes) = (Arc::downgrade(&self.local), Arc::downgrade(&self.remotes));
-        tokio::spawn(watch_over(Arc::downgrade(&self.units), local, remotes));
+        tokio::spawn(watch_over(Arc::downgrade(&self.executor)));
     }
 }
 
@@ -39,18 +36,16 @@ fn perishable(units: &Units, kept_for: &BTreeMap<String, Duration>) -> Vec<(Arc<
     units.all().into_iter().filter_map(limited).collect()
 }
 
-async fn watch_over(units: Weak<Units>, local: Weak<Local>, remotes: Weak<Remotes>) {
+async fn watch_over(executor: Weak<Executor>) {
     let mut ended: BTreeMap<UnitId, SystemTime> = BTreeMap::new();
     loop {
-        let Some(kept_for) = local.upgrade().map(|local| local.kept_for()) else { return };
+        let Some(kept_for) = executor.upgrade().map(|executor| executor.local.kept_for()) else { return };
         let shortest = kept_for.values().min();
         tokio::time::sleep(shortest.map_or(LONGEST, |shortest| (*shortest / PART).clamp(SHORTEST, LONGEST)))
             .await;
-        let (Some(units), Some(local), Some(remotes)) = (units.upgrade(), local.upgrade(), remotes.upgrade())
-        else {
-            return;
-        };
-        let perishable = perishable(&units, &kept_for);
+        let Some(executor) = executor.upgrade() else { return };
+        let units = &executor.units;
+        let perishable = perishable(units, &kept_for);
         ended.retain(|id, _| perishable.binary_search_by(|(entry, _)| entry.id.cmp(id)).is_ok());
         for (entry, kept) in perishable {
             let end = match ended.get(&entry.id) {
@@ -63,26 +58,17 @@ async fn watch_over(units: Weak<Units>, local: Weak<Local>, remotes: Weak<Remote
             let Some(end) = end else { continue };
             ended.insert(entry.id.clone(), end);
             if end.elapsed().is_ok_and(|age| age >= kept) {
-                release(local.clone(), remotes.clone(), &entry).await;
+                release(&executor, &entry).await;
             }
         }
     }
 }
 
-async fn release(local: Arc<Local>, remotes: Arc<Remotes>, entry: &Arc<Entry>) {
-    let unit = entry.clone();
-    let released = detached(async move {
-        match unit.status().extra {
-            Extra::Remote(_) => remotes.release(&unit, false, Leftovers::Stay).await.map(drop),
-            // A pod that was refused was never made.
-            Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Kubernetes(_) | Extra::Other(_) => {
-                local.release(&unit, false, Leftovers::Stay).await
-            }
-        }
-    });
+async fn release(executor: &Arc<Executor>, entry: &Arc<Entry>) {
+    let released = executor.release(entry.clone(), false, Leftovers::Stay);
     let why = if entry.status().refused { "its submission was refused" } else { "releaseafter" };
     match released.await {
-        Ok(()) => tracing::info!(unit = %entry.id, why, "released: it was kept for its time"),
+        Ok(_) => tracing::info!(unit = %entry.id, why, "released: it was kept for its time"),
         Err(error) => tracing::warn!(unit = %entry.id, %error, why, "cannot be released yet"),
     }
 }

@@ -77,7 +77,7 @@ impl Registry {
     /// Whatever speaks against it; nothing is left behind then.
     pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
         if self.is_here(&request) {
-            self.local.admit(&request.work_type, &caller)?;
+            self.executor.local.admit(&request.work_type, &caller)?;
         }
         self.accept(request, caller, None).await
     }
@@ -128,7 +128,7 @@ impl Registry {
     }
 
     pub(super) async fn pod_status(&self, request: &SubmitRequest) -> Result<Option<Status>, WorkError> {
-        let status = self.pods.new_status(&request.work_type, &request.params).await?;
+        let status = self.executor.pods.new_status(&request.work_type, &request.params).await?;
         if status.is_some() && request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
@@ -139,13 +139,13 @@ impl Registry {
         if request.ttl.as_ref().is_some_and(|ttl| !ttl.is_empty()) {
             return Err(WorkError::TtlIsForRemoteWork);
         }
-        self.local.new_status(&request.work_type, &request.params)
+        self.executor.local.new_status(&request.work_type, &request.params)
     }
 
     pub(super) fn remote_status(&self, request: SubmitRequest) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
-        self.remotes.check_request(&tls_client, request.sign_work)?;
+        self.executor.remotes.check_request(&tls_client, request.sign_work)?;
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
@@ -169,7 +169,7 @@ impl Registry {
     pub(super) async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
         let node = match submitter {
             Some(Submitter::Node { node, certified }) => {
-                let name = self.remotes.name_of(node).await;
+                let name = self.executor.remotes.name_of(node).await;
                 Some((name.map_or_else(|| node.to_string(), |name| name.to_string()), certified))
             }
             Some(Submitter::Operator | Submitter::Stranger) | None => None,
@@ -185,25 +185,6 @@ impl Registry {
             Exceeded::Units(most) => WorkError::PeerUnits { caller, most },
             Exceeded::Payload(most) => WorkError::PeerPayload { caller, most },
         }
-    }
-
-    /// Starts a unit on its node while its payload becomes durable here: no status that tells of all of it is, before. The
-    /// node gets the end of the payload after that.
-    async fn start_remote(&self, entry: &Arc<Entry>) -> Result<Started, WorkError> {
-        let store = self.units.store();
-        let payload = async {
-            let unit = entry.clone();
-            store.blocking(move || unit.flush_payload()).await?;
-            entry.set_unflushed(None);
-            Ok(())
-        };
-        let (flushed, started) = tokio::join!(payload, self.remotes.start(entry));
-        if let Err(error) = flushed {
-            let error = WorkError::io("write", entry.dir.file("stdin"), error);
-            entry.apply(store, Event::PayloadCut(error.to_string())).await;
-            return Err(error);
-        }
-        started
     }
 }
 
@@ -306,16 +287,7 @@ impl Submission {
         if let Some(intake) = self.intake.take() {
             return detached(async move { registry.start_job(&entry, intake).await }).await;
         }
-        let started = detached(async move {
-            match entry.status().extra {
-                Extra::Remote(_) => registry.start_remote(&entry).await,
-                Extra::Kubernetes(_) => registry.pods.start(&entry).await.map(|()| Started::Started),
-                Extra::None | Extra::Command(_) | Extra::Job(_) | Extra::Other(_) => {
-                    registry.local.start(&entry).await.map(|()| Started::Started)
-                }
-            }
-        });
-        let started = started.await;
+        let started = detached(async move { registry.executor.start(&entry).await }).await;
         if started.is_err() {
             self.note_refused().await;
         }
@@ -346,9 +318,8 @@ impl Submission {
         let started = self.finish().await;
         if started.is_err() && !is_kept && !entry.is_gone() {
             entry.note_discarded();
-            let (status, unit) = (entry.status(), entry.clone());
-            if let Err(error) = registry.release_entry(entry, &status, true, Leftovers::Stay).await {
-                tracing::warn!(unit = %unit.id, %error, "what is left of a unit that did not start stays");
+            if let Err(error) = registry.executor.release(entry.clone(), true, Leftovers::Stay).await {
+                tracing::warn!(unit = %entry.id, %error, "what is left of a unit that did not start stays");
             }
         }
         started
@@ -368,10 +339,13 @@ impl Submission {
         self.entry.note_discarded();
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let removed = match self.streamed.take() {
-            None => detached(async move { registry.local.remove(&entry, Leftovers::Stay).await }).await,
+            None => {
+                detached(async move { registry.executor.local.remove(&entry, Leftovers::Stay).await }).await
+            }
             // The other node has a part of it.
             Some(_) => {
-                let released = async move { registry.remotes.release(&entry, false, Leftovers::Stay).await };
+                let released =
+                    async move { registry.executor.remotes.release(&entry, false, Leftovers::Stay).await };
                 detached(released).await.map(drop)
             }
         };
@@ -436,7 +410,7 @@ impl Submission {
         (self.stdin, self.ahead, self.broken) = (Some(stdin), ahead, false);
         if !last {
             self.streamed =
-                self.streamed.take().or_else(|| self.registry.remotes.stream_payload(&self.entry));
+                self.streamed.take().or_else(|| self.registry.executor.remotes.stream_payload(&self.entry));
             if let Some(streamed) = &self.streamed {
                 streamed.note_growth();
             }

@@ -293,6 +293,25 @@ impl Remotes {
         started
     }
 
+    /// Starts a unit while its payload becomes durable here: no status that tells of all of it is, before. The node gets the
+    /// end of the payload after that.
+    pub(crate) async fn start_flushed(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
+        let store = self.units.store();
+        let payload = async {
+            let unit = entry.clone();
+            store.blocking(move || unit.flush_payload()).await?;
+            entry.set_unflushed(None);
+            Ok(())
+        };
+        let (flushed, started) = tokio::join!(payload, self.start(entry));
+        if let Err(error) = flushed {
+            let error = WorkError::io("write", entry.dir.file("stdin"), error);
+            entry.apply(store, Event::PayloadCut(error.to_string())).await;
+            return Err(error);
+        }
+        started
+    }
+
     /// Takes an unfinished unit up after a restart.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.status().life.awaits_payload {
