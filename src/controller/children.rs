@@ -16,8 +16,8 @@ use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{
-    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, FarUnit, Leftovers, Outcome, Registry,
-    ResultStream, WorkError,
+    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, Leftovers, Outcome, Registry, ResultStream,
+    WorkError,
 };
 
 /// Bytes of payload that are handed on at a time.
@@ -38,7 +38,6 @@ impl RegistryChildren {
     /// Has another node start an attempt.
     async fn send_away(&self, mut request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
         let (far, max_stdout) = (request.far.take(), request.max_stdout.clone());
-        let far = far.map(|id| FarUnit { id, may_be_released: request.may_be_released });
         let payload = open(input).await?;
         self.0.begin_attempt(submission(request), far, payload, max_stdout).await
     }
@@ -177,7 +176,15 @@ impl Children for RegistryChildren {
                 Some(output) => Some(ChildOutput::Attempt(output)),
                 None => self.0.results(&unit, from, &Caller::local()).await.ok().map(ChildOutput::Unit),
             };
-            let stream = Followed { watch, results, told: None, is_missing: false, unit, unreadable: 0 };
+            let stream = Followed {
+                watch,
+                results,
+                told: None,
+                is_missing: false,
+                unit,
+                unreadable: 0,
+                is_cut: false,
+            };
             Box::new(stream) as Box<dyn ChildStream>
         })
     }
@@ -317,6 +324,8 @@ struct Followed {
     is_missing: bool,
     /// How often in a row it could not be read.
     unreadable: u32,
+    /// Its node has not got all that it had printed.
+    is_cut: bool,
 }
 
 /// The output of a unit here, or of an attempt on another node.
@@ -326,6 +335,14 @@ enum ChildOutput {
 }
 
 impl ChildOutput {
+    /// Whether there was more of it than came, after its end.
+    fn is_cut(&self) -> bool {
+        match self {
+            Self::Unit(_) => false,
+            Self::Attempt(output) => output.is_cut(),
+        }
+    }
+
     async fn next(&mut self) -> Result<Option<Bytes>, WorkError> {
         match self {
             Self::Unit(results) => results.next().await,
@@ -341,6 +358,10 @@ impl Followed {
             return ChildNews::Ended { end: ChildEnd::Released, detail };
         };
         let status = watch.now();
+        if self.is_cut {
+            let detail = format!("{}; the rest of its output is gone", status.detail);
+            return ChildNews::Ended { end: ChildEnd::Released, detail };
+        }
         let end = match status.state {
             UnitState::Failed if status.was_released => ChildEnd::Released,
             UnitState::Failed if status.was_refused => ChildEnd::Refused,
@@ -378,7 +399,10 @@ impl ChildStream for Followed {
                             self.unreadable = 0;
                             return ChildNews::Output(bytes);
                         }
-                        Ok(None) => self.results = None,
+                        Ok(None) => {
+                            self.is_cut = results.is_cut();
+                            self.results = None;
+                        }
                         // It is asked again from where it stopped: the child may still run.
                         Err(error) if self.unreadable < REREADS && !status.state.is_final() => {
                             tracing::debug!(unit = self.unit, %error, "the output of a child cannot be read");

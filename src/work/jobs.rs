@@ -2,6 +2,7 @@
 //! seam between the units of this node and the room that places jobs; decides nothing about jobs.
 
 mod header;
+mod held_back;
 mod output;
 mod slot;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
+pub use self::held_back::HeldBack;
 pub use self::output::{JobOutput, OutputLock};
 pub(crate) use self::slot::JobsSlot;
 use super::status::{Extra, Status};
@@ -157,6 +159,9 @@ pub struct JobExtra {
     /// Children that the store has forgotten, with the nodes that they were sent to, until they have ended there.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub forgotten: BTreeMap<String, String>,
+    /// The IDs that nodes have given those children: a node of receptor's knows them by these alone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub far_units: BTreeMap<String, String>,
     /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
     pub launched_by: String,
     pub is_admin: bool,
@@ -179,6 +184,7 @@ impl JobExtra {
         self.output_children.clone_from(&other.output_children);
         self.output_nodes.clone_from(&other.output_nodes);
         self.forgotten.clone_from(&other.forgotten);
+        self.far_units.clone_from(&other.far_units);
     }
 }
 
@@ -256,6 +262,11 @@ impl JobUnit {
         self.entry.dir.file("stdout")
     }
 
+    /// Where its files are.
+    fn directory(&self) -> PathBuf {
+        self.entry.dir.path()
+    }
+
     /// Makes the output durable, so that it is not shorter after a power loss than what is noted of it.
     ///
     /// # Errors
@@ -321,6 +332,18 @@ impl JobUnit {
     /// A child that the store has forgotten has ended.
     pub async fn note_ended(&self, child: &str) {
         self.note(Durability::Deferred, |extra| drop(extra.forgotten.remove(child))).await;
+    }
+
+    /// The node of a child of the job has given it this ID. It is durable when this returns.
+    pub async fn note_far_unit(&self, child: &str, id: &str) {
+        let note = |extra: &mut JobExtra| {
+            extra.far_units.insert(child.to_owned(), id.to_owned());
+            let (latest, forgotten) = (&extra.output_children, &extra.forgotten);
+            extra
+                .far_units
+                .retain(|known, _| latest.values().any(|one| one == known) || forgotten.contains_key(known));
+        };
+        self.note(Durability::Durable, note).await;
     }
 
     /// A cancel came before the unit had a job. It is durable when this returns.

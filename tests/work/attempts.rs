@@ -1,6 +1,6 @@
 //! Attempts of jobs on other nodes: units that have no directory on their control node.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::ChildEnd;
@@ -8,11 +8,10 @@ use meshd::controller::driver::world::{
     ChildInput, ChildNews, ChildRequest, ChildStream, Children as _, Known,
 };
 use meshd::rpc::OutputBound;
-use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
-use meshd::work::{Leftovers, State, UnitId};
-use parking_lot::Mutex;
+use meshd::work::{FarUnit, Leftovers, State};
 
 use crate::harness::*;
+use crate::owner::Owner;
 use crate::remote::{Pair, child};
 
 const UNIT: &str = "c000000abn1a1r00000001";
@@ -58,11 +57,10 @@ async fn there(pair: &Pair) -> usize {
 }
 
 /// The store of this node's controller keeps IDs, or is away.
-async fn serve(pair: &Pair, is_there: bool) -> (RegistryChildren, Keeper) {
-    let keeper = Keeper::default();
-    keeper.0.lock().0 = is_there;
-    pair.near.serve_jobs(Box::new(keeper.clone())).await;
-    (RegistryChildren(pair.near.clone()), keeper)
+async fn serve(pair: &Pair, keeps: bool) -> (RegistryChildren, Owner) {
+    let owner = Owner::new(keeps);
+    pair.near.serve_jobs(Box::new(owner.clone())).await;
+    (RegistryChildren(pair.near.clone()), owner)
 }
 
 #[tokio::test]
@@ -130,10 +128,10 @@ async fn an_attempt_that_is_sent_again_after_a_restart_is_the_same_unit_there() 
         pair.mesh.pretend_go(go);
         let ran = pair.temp.path().join("ran");
         let text = format!("echo run >> {}; echo out", ran.display());
-        let (children, keeper) = serve(&pair, true).await;
+        let (children, owner) = serve(&pair, true).await;
         within(children.send(script(&text), ChildInput::default())).await.unwrap();
         // As the store says: it may be there under this ID.
-        let far = keeper.0.lock().1.first().map_or_else(|| UNIT.to_owned(), |(_, far)| far.clone());
+        let far = owner.told().kept.first().map_or_else(|| UNIT.to_owned(), |(_, far)| far.clone());
         assert_eq!(go, far != UNIT);
         drop(children);
         pair = pair.restart_near().await;
@@ -141,6 +139,7 @@ async fn an_attempt_that_is_sent_again_after_a_restart_is_the_same_unit_there() 
         pair.mesh.pretend_go(go);
         let (children, _) = serve(&pair, true).await;
         assert_eq!(children.known(UNIT), Known::Unknown);
+        let far = FarUnit { id: far, may_be_released: false };
         let request = ChildRequest { far: Some(far), ..script(&text) };
         within(children.send(request, ChildInput::default())).await.unwrap();
         let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
@@ -155,22 +154,55 @@ async fn what_another_control_node_may_have_released_is_not_sent_again_to_a_node
     pair.mesh.pretend_go(true);
     let ran = pair.temp.path().join("ran");
     let text = format!("echo run >> {}", ran.display());
-    let (children, keeper) = serve(&pair, true).await;
+    let (children, owner) = serve(&pair, true).await;
     within(children.send(script(&text), ChildInput::default())).await.unwrap();
     assert_eq!(read(children.follow(UNIT.to_owned(), 0).await).await.1, ChildEnd::Succeeded);
-    let far = keeper.0.lock().1[0].1.clone();
+    let far = owner.told().kept[0].1.clone();
     drop(children);
     pair = pair.restart_near().await;
     pair.far.release(&far, true, &me()).await.unwrap();
     pair.mesh.set("n2", pair.far.clone());
     pair.mesh.pretend_go(true);
     let (children, _) = serve(&pair, true).await;
-    let request = ChildRequest { far: Some(far), may_be_released: true, ..script(&text) };
+    let request = ChildRequest { far: Some(FarUnit { id: far, may_be_released: true }), ..script(&text) };
     within(children.send(request, ChildInput::default())).await.unwrap();
     let mut news = children.follow(UNIT.to_owned(), 0).await;
     while !matches!(within(news.next()).await, ChildNews::Missing) {}
     assert!(children.detail(UNIT).unwrap().contains("it may have run there"), "{:?}", children.detail(UNIT));
     assert_eq!((std::fs::read_to_string(&ran).unwrap().as_str(), there(&pair).await), ("run\n", 0));
+}
+
+#[tokio::test]
+async fn an_output_whose_rest_is_gone_with_its_unit_is_not_taken_for_whole() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    within(children.send(script("echo one; echo two"), ChildInput::default())).await.unwrap();
+    let follow = async |from| read(children.follow(UNIT.to_owned(), from).await).await;
+    assert_eq!(follow(0).await.0, b"one\ntwo\n");
+    assert_eq!(follow(4).await.0, b"two\n", "its node keeps it until the release");
+    within(pair.far.release(UNIT, false, &me())).await.unwrap();
+    let (output, end, detail) = follow(4).await;
+    assert_eq!((output.len(), end), (0, ChildEnd::Released), "{detail}");
+    assert!(detail.ends_with("; the rest of its output is gone"), "{detail}");
+    assert_eq!(follow(8).await.1, ChildEnd::Succeeded, "nothing of it is missing");
+}
+
+#[tokio::test]
+async fn who_reads_no_longer_is_told_of_no_end_before_there_is_one() {
+    let pair = Pair::new().await;
+    let children = RegistryChildren(pair.near.clone());
+    let go = pair.temp.path().join("go");
+    let text = format!("echo one; until [ -e {} ]; do sleep .1; done; echo two", go.display());
+    within(children.send(script(&text), ChildInput::default())).await.unwrap();
+    let mut first = children.follow(UNIT.to_owned(), 0).await;
+    while !matches!(within(first.next()).await, ChildNews::Output(_)) {}
+    let mut second = children.follow(UNIT.to_owned(), 0).await;
+    while !matches!(within(second.next()).await, ChildNews::Output(_)) {}
+    let told = async { while first.next().await == ChildNews::Accepted {} };
+    assert!(tokio::time::timeout(Duration::from_millis(200), told).await.is_err(), "it was told of an end");
+    std::fs::write(go, "").unwrap();
+    assert_eq!(read(second).await, (b"two\n".to_vec(), ChildEnd::Succeeded, "exit status 0".to_owned()));
+    assert_eq!(read(first).await, (b"two\n".to_vec(), ChildEnd::Succeeded, "exit status 0".to_owned()));
 }
 
 #[tokio::test]
@@ -188,69 +220,20 @@ async fn a_release_that_its_node_does_not_answer_is_not_done() {
     assert_eq!(there(&pair).await, 0);
 }
 
-/// A controller that keeps the IDs that nodes give, once it can.
-#[derive(Clone, Default)]
-struct Keeper(Arc<Mutex<(bool, Kept)>>);
-
-/// Units, and the IDs that their node gave them.
-type Kept = Vec<(String, String)>;
-
-impl Jobs for Keeper {
-    fn verifies_signatures(&self) -> bool {
-        false
-    }
-
-    fn begin(&self, _request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
-        unreachable!()
-    }
-
-    fn resume(&self, _unit: JobUnit) -> Act<'_, ()> {
-        unreachable!()
-    }
-
-    fn cancel(&self, _unit: UnitId) -> Act<'_, Result<(), String>> {
-        unreachable!()
-    }
-
-    fn forget(&self, _unit: UnitId) -> Act<'_, ()> {
-        unreachable!()
-    }
-
-    fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
-        unreachable!()
-    }
-
-    fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>> {
-        let mut keeper = self.0.lock();
-        let kept = match keeper.0 {
-            true => {
-                keeper.1.push((unit.to_string(), id));
-                Ok(())
-            }
-            false => Err("the store is away".to_owned()),
-        };
-        Box::pin(std::future::ready(kept))
-    }
-
-    fn parent(&self, _unit: &UnitId) -> Option<i64> {
-        None
-    }
-}
-
 #[tokio::test]
 async fn the_id_that_a_node_gives_is_kept_before_the_unit_can_start_there() {
     let mut pair = Pair::new().await;
     pair.mesh.pretend_go(true);
-    let (children, keeper) = serve(&pair, false).await;
+    let (children, owner) = serve(&pair, false).await;
     let ran = pair.temp.path().join("ran");
     let text = format!("echo run >> {}; echo out", ran.display());
     within(children.send(script(&text), ChildInput::default())).await.unwrap();
     assert!(children.detail(UNIT).unwrap().contains("the store is away"), "{:?}", children.detail(UNIT));
     assert!(!ran.exists());
-    keeper.0.lock().0 = true;
+    owner.told().keeps = true;
     let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
     assert_eq!((output, end), (b"out\n".to_vec(), ChildEnd::Succeeded));
-    let kept = keeper.0.lock().1.clone();
+    let kept = owner.told().kept.clone();
     let [(unit, far)] = kept.as_slice() else { panic!("{kept:?}") };
     assert_eq!((unit.as_str(), pair.far.status(far).await.unwrap().state), (UNIT, State::Succeeded));
     assert_eq!(there(&pair).await, 1, "what came there before is gone");
@@ -260,7 +243,8 @@ async fn the_id_that_a_node_gives_is_kept_before_the_unit_can_start_there() {
     pair.mesh.set("n2", pair.far.clone());
     pair.mesh.pretend_go(true);
     let children = RegistryChildren(pair.near.clone());
-    let request = ChildRequest { far: Some(far.clone()), ..script(&text) };
+    let far = FarUnit { id: far.clone(), may_be_released: true };
+    let request = ChildRequest { far: Some(far), ..script(&text) };
     within(children.adopt(request)).await.unwrap();
     let (output, end, _) = read(children.follow(UNIT.to_owned(), 0).await).await;
     assert_eq!((output, end), (b"out\n".to_vec(), ChildEnd::Succeeded));

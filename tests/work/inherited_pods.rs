@@ -1,19 +1,16 @@
 //! The pods of container groups between two control nodes: taken over, forgotten, and left alone by those who may not act.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, ChildId, InstanceName};
 use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
 use meshd::pods::options::{AuthMethod, KubernetesType};
 use meshd::pods::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use meshd::rpc::OutputBound;
-use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
-use meshd::work::{CommandType, Leftovers, Registry, UnitId};
+use meshd::work::{CommandType, Leftovers, Registry};
 use serde_json::json;
 
 use crate::harness::{Nowhere, Scratch, eventually, node, options, until, within};
+use crate::owner::Owner;
 use crate::pods::server::{Fault, Server};
 
 /// The pod of an attempt, as another control node sent it.
@@ -39,7 +36,6 @@ fn inherited(server: &Server, unit: &str) -> ChildRequest {
         ttl: None,
         max_stdout: OutputBound { bytes: 1 << 20, setting: "joboutput".into() },
         far: None,
-        may_be_released: false,
         pod: Some(PodChild { place, pull_secret: None, is_inherited: true }),
     }
 }
@@ -68,51 +64,9 @@ async fn registry(scratch: &Scratch, name: &str, server: &Server) -> RegistryChi
     let dialer = std::sync::Arc::new(Nowhere(node(name)));
     let registry = Registry::open(options, dialer).await.unwrap();
     let owner = Owner::default();
-    owner.may_send.store(true, Ordering::Relaxed);
+    owner.told().may_send = true;
     registry.serve_jobs(Box::new(owner)).await;
     RegistryChildren(registry)
-}
-
-/// A controller that lets payloads be sent, or not.
-#[derive(Clone, Default)]
-struct Owner {
-    may_send: Arc<AtomicBool>,
-    asked: Arc<AtomicU32>,
-}
-
-impl Jobs for Owner {
-    fn verifies_signatures(&self) -> bool {
-        false
-    }
-
-    fn begin(&self, _request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
-        unreachable!()
-    }
-
-    fn resume(&self, _unit: JobUnit) -> Act<'_, ()> {
-        unreachable!()
-    }
-
-    fn cancel(&self, _unit: UnitId) -> Act<'_, Result<(), String>> {
-        unreachable!()
-    }
-
-    fn forget(&self, _unit: UnitId) -> Act<'_, ()> {
-        unreachable!()
-    }
-
-    fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        Box::pin(std::future::ready(self.may_send.load(Ordering::Relaxed)))
-    }
-
-    fn keep_far_id(&self, _unit: UnitId, _id: String) -> Act<'_, Result<(), String>> {
-        unreachable!()
-    }
-
-    fn parent(&self, _unit: &UnitId) -> Option<i64> {
-        None
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,10 +83,10 @@ async fn a_pod_gets_its_payload_only_while_the_store_says_that_this_node_drives_
     lost.send(request, input).await.unwrap();
     let pod = server.pod().await;
     server.run(&pod);
-    eventually("the question", || owner.asked.load(Ordering::Relaxed) > 1).await;
+    eventually("the question", || owner.told().asked > 1).await;
     let stdin = || server.change(|world| world.stdin.get(&pod).cloned());
     assert_eq!(stdin(), None, "another control node may have placed the job again");
-    owner.may_send.store(true, Ordering::Relaxed);
+    owner.told().may_send = true;
     eventually("its stdin", || stdin() == Some(b"{}\n".to_vec())).await;
 }
 

@@ -16,6 +16,7 @@ mod kills;
 mod limits;
 mod local;
 mod memory_per_unit;
+mod owner;
 mod pods;
 #[path = "../support/port.rs"]
 mod port;

@@ -427,6 +427,38 @@ async fn a_node_that_agrees_to_end_a_unit_and_says_that_it_runs_is_not_believed_
 }
 
 #[tokio::test]
+async fn a_cancelled_unit_ends_though_its_node_says_for_ever_that_it_runs() {
+    for go in [false, true] {
+        let pair = Pair::new().await;
+        pair.mesh.pretend_go(go);
+        pair.mesh.deny();
+        let submission = pair.near.submit_child(sh("echo one; exec sleep 1000"), bound(1000)).await.unwrap();
+        let id = submission.id().to_string();
+        submission.finish().await.unwrap();
+        let there = pair.far_id(&id).await;
+        until(&pair.near, &id, |report| report.stdout_size > 0).await;
+        within(pair.near.cancel(&id, &me())).await.unwrap();
+        tokio::time::pause();
+        let begun = tokio::time::Instant::now();
+        let report = loop {
+            let report = pair.near.status(&id).await.unwrap();
+            if report.state.is_final() {
+                break report;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(3600), "{report:?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        assert!(begun.elapsed() > Duration::from_secs(500), "it has its time to end: {:?}", begun.elapsed());
+        tokio::time::resume();
+        assert_eq!(
+            (report.state, report.detail.as_str()),
+            (State::Canceled, "Canceled; n2 says that it still runs")
+        );
+        within(pair.far.cancel(&there, &me())).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_unit_may_print_exactly_as_much_as_it_may_and_one_that_ended_with_more_has_failed() {
     for go in [false, true] {
         let pair = Pair::new().await;
@@ -455,7 +487,6 @@ pub(crate) fn child(unit: &str) -> ChildRequest {
         ttl: None,
         max_stdout: bound(1 << 20),
         far: None,
-        may_be_released: false,
         pod: None,
     }
 }

@@ -168,6 +168,11 @@ impl Job {
         self.attempts.iter().find(|attempt| attempt.n == n)
     }
 
+    /// Whether a child is that of one of its attempts.
+    pub fn has_child(&self, child: &ChildId) -> bool {
+        self.attempts.iter().any(|attempt| attempt.unit == *child)
+    }
+
     /// Why it cannot be placed, if it is pending and something prevents it.
     pub fn hold(&self) -> Option<Hold> {
         let open = self.attempts.iter().find(|attempt| attempt.is_open() && !self.retry.unconfirmed);

@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -23,8 +22,8 @@ use crate::work::Leftovers;
 
 /// Between two tries to cancel or release a unit.
 pub(super) const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// How long after its end a node is asked to release a unit, in milliseconds.
-const FORGOTTEN_AFTER: i64 = 7 * 24 * 3600 * 1000;
+/// How long a process asks a node to release a unit.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long the store's counters may lag behind what came.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How long the store need not know that a unit was accepted: that of one that ends sooner is saved with its end.
@@ -82,7 +81,7 @@ impl JobDriver {
             // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
             (Some(_) | None, _) => Leftovers::End,
         };
-        self.release(&unit, leftovers, attempt.ended).await;
+        self.release(&unit, leftovers).await;
         if detail.job.kind == JobKind::ProjectSync {
             self.sweep_sync(id, parsed(&detail)?).await?;
         }
@@ -92,11 +91,10 @@ impl JobDriver {
     }
 
     /// Has a unit released, however often that has to be asked, unless its node has not answered for very long.
-    async fn release(&self, unit: &str, leftovers: Leftovers, ended: Option<Time>) {
-        let mut pauses = UNIT_RETRY;
+    async fn release(&self, unit: &str, leftovers: Leftovers) {
+        let (mut pauses, begun) = (UNIT_RETRY, Instant::now());
         while !self.children.release(unit.to_owned(), leftovers).await {
-            let now = Timestamp::now().as_millisecond();
-            if ended.is_some_and(|ended| now.saturating_sub(ended.0) > FORGOTTEN_AFTER) {
+            if begun.elapsed() > FORGOTTEN_AFTER {
                 tracing::warn!(unit, "its node is asked no more to release a unit");
                 return self.children.forget(unit.to_owned()).await;
             }
@@ -144,7 +142,7 @@ impl JobDriver {
             return Ok(());
         }
         let Ok(mut request) = self.request(detail, attempt).await? else { return Ok(()) };
-        request.far = self.store.far_unit(attempt.unit.clone()).await?;
+        request.far = self.far_unit(&attempt.unit).await?;
         if (request.node != self.node || request.is_inherited())
             && let Err(cause) = self.children.adopt(request).await
         {
@@ -246,7 +244,7 @@ impl JobDriver {
                     continue;
                 }
                 () = decided.notified() => {
-                    self.show_decided(id, n, &unit, &mut output).await?;
+                    self.show_decided(id, n, &mut output).await?;
                     continue;
                 }
                 changed = duty.changed() => match changed {
@@ -274,7 +272,7 @@ impl JobDriver {
                 ChildNews::Output(bytes) => {
                     // What an attempt that counts no longer writes is read, and thrown away.
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
-                        self.obeying(duty, &unit, output.push(bytes)).await;
+                        self.obeying(duty, &unit, output.push(bytes)).await?;
                         self.note_status(id, n, &output);
                     }
                     uncounted.get_or_insert_with(Instant::now);
@@ -305,7 +303,7 @@ impl JobDriver {
         };
         // Of a unit that is gone others may have more than could be read here, unless it was read to its end line.
         let is_read = !is_gone || output.parser.has_ended();
-        let written = is_read.then_some((unit.as_str(), &mut output));
+        let written = is_read.then_some(&mut output);
         let now = self.conclude(id, n, written, report).await?;
         Ok(Some(Followed { status, now }))
     }
@@ -346,13 +344,12 @@ impl JobDriver {
         self: &Arc<Self>,
         id: JobId,
         n: AttemptNo,
-        unit: &str,
         output: &mut AttemptOutput,
     ) -> Result<(), Error> {
         let detail = self.store.detail(id).await?;
         let is_latest = detail.job.current().is_some_and(|current| current.n == n);
         if detail.job.state.is_final() && is_latest {
-            self.copy_missing(unit, output, true).await;
+            output.write_held(true).await?;
             output.write_end().await;
         }
         self.attempts.on_decided((id, n));

@@ -119,7 +119,7 @@ impl JobDriver {
         let is_own = *name == self.node;
         let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
         let offer = match self.store.offer_of(name.clone()).await {
-            Ok(offer) => offer,
+            Ok(offer) => offer.unwrap_or_default(),
             Err(error) => {
                 return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };
             }
@@ -136,7 +136,6 @@ impl JobDriver {
             ttl: (!is_own).then_some(BUDGET),
             max_stdout: output_bound("health check"),
             far: None,
-            may_be_released: false,
             pod: None,
         };
         // Nobody else has this node's name, or a certificate names it.

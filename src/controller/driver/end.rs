@@ -18,7 +18,7 @@ impl JobDriver {
         self: &Arc<Self>,
         id: JobId,
         n: AttemptNo,
-        mut written: Option<(&str, &mut AttemptOutput)>,
+        mut written: Option<&mut AttemptOutput>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
     ) -> Result<JobDetail, Error> {
         let before = self.store.job(id).await?;
@@ -35,8 +35,8 @@ impl JobDriver {
         let counts = before.current().is_some_and(|current| current.n == n);
         let mut held = None;
         if counts && !before.state.is_final() {
-            if let Some((child, output)) = &mut written {
-                self.copy_missing(child, output, is_final).await;
+            if let Some(output) = &mut written {
+                output.write_held(is_final).await?;
                 held = output.end(last_words.as_deref()).await?;
             } else if let Some(unit) = self.first_unit(id)
                 && let Some(output) = output::writer(&self.store, &unit, &before, n).await?
@@ -45,7 +45,7 @@ impl JobDriver {
             }
         }
         let figures = match written {
-            Some((_, output)) => Some(output.figures(true).await),
+            Some(output) => Some(output.figures(true).await),
             None => None,
         };
         self.store.drive_to_end(self.fence(), (id, n), figures, held, report).await
@@ -85,38 +85,16 @@ impl JobDriver {
         let end = loop {
             match stream.next().await {
                 ChildNews::Accepted | ChildNews::Missing => {}
-                ChildNews::Output(bytes) => output.push(bytes).await,
+                ChildNews::Output(bytes) => output.push(bytes).await?,
                 ChildNews::Ended { end, .. } => break end,
             }
         };
         if matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused) {
             return Ok(None);
         }
-        self.copy_missing(&child, &mut output, job.state.is_final()).await;
+        output.write_held(job.state.is_final()).await?;
         let closes = job.retry.max > 0 && job.state != JobState::Successful;
         output.end(Some(job.explanation.as_str()).filter(|_| closes)).await
-    }
-
-    /// Adds what was held back of an ended child to its job's output.
-    pub(super) async fn copy_missing(&self, child: &str, output: &mut AttemptOutput, is_final: bool) {
-        output.write_held(is_final).await;
-        let missing = output.missing(is_final);
-        let mut left = missing.end.saturating_sub(missing.start);
-        if left == 0 || output.job_output.is_none() || self.children.known(child) != Known::Here {
-            return;
-        }
-        let mut stream = self.children.follow(child.to_owned(), missing.start).await;
-        while left > 0 {
-            match stream.next().await {
-                ChildNews::Accepted | ChildNews::Missing => {}
-                ChildNews::Output(mut bytes) => {
-                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                    left -= bytes.len() as u64;
-                    output.write(bytes).await;
-                }
-                ChildNews::Ended { .. } => return,
-            }
-        }
     }
 }
 

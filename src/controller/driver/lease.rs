@@ -16,8 +16,8 @@ use crate::controller::core::{
     ChildId, Duty, Fence, Fenced, Job, JobKind, Lease, LeaseWatch, OnLoss, Standing, Time,
 };
 use crate::controller::store::{Beat, Error, Kept};
+use crate::work::ChildUnit;
 use crate::work::jobs::JobUnit;
-use crate::work::{ChildUnit, Leftovers};
 
 /// As many failures in that time end the controller of this node.
 const FAILURES: usize = 3;
@@ -257,8 +257,7 @@ impl JobDriver {
 
     /// The first thing under a lease: what others drive now is given up, before anything is sent.
     pub(super) async fn settle(self: &Arc<Self>, sightings: &mut Sightings) -> Result<(), Error> {
-        let own = self.forget_foreign().await?;
-        self.forget_given_up(own).await?;
+        self.forget_foreign().await?;
         for (job, owner) in self.store.owners_of(self.published.jobs()).await? {
             if owner != self.node {
                 self.follow_elsewhere(job);
@@ -278,51 +277,26 @@ impl JobDriver {
     }
 
     /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
-    /// nodes, and their pods stay, unless their release is all that is left of them. Those that run here may be cancelled
-    /// by that control node.
-    async fn forget_foreign(&self) -> Result<Vec<ChildUnit<ChildId>>, Error> {
+    /// nodes, and their pods stay. Those that run here may be cancelled by that control node. One of which nothing is expected
+    /// any more is an orphan, and housekeeping releases it: it may have come late to its node, and nobody else knows that.
+    async fn forget_foreign(&self) -> Result<(), Error> {
         let mut children = self.children.list();
         children.retain(|child| child.id.install == self.install);
         if children.is_empty() {
-            return Ok(children);
+            return Ok(());
         }
         let owners = self.store.owners_of(children.iter().map(|child| child.id.job).collect()).await?;
-        let mut own = Vec::new();
-        for child in children {
-            let Some(owner) = owners.get(&child.id.job) else { continue };
-            let unit = child.id.to_string();
-            match (*owner == self.node, child.is_elsewhere) {
-                (true, _) => {
-                    self.foreign.lock().remove(&unit);
-                    own.push(child);
-                }
+        for ChildUnit { id, is_elsewhere } in children {
+            let Some(owner) = owners.get(&id.job) else { continue };
+            let unit = id.to_string();
+            match (*owner == self.node, is_elsewhere) {
+                (true, _) => drop(self.foreign.lock().remove(&unit)),
                 (false, false) => drop(self.foreign.lock().insert(unit)),
-                // Nobody else knows that its node has not answered yet.
-                (false, true) if self.is_swept(&child.id).await? => {
-                    // It is nobody's any more, and may have come late to its node. The lease is not held up by that node.
-                    if !child.is_released {
-                        let children = self.children.clone();
-                        tokio::spawn(async move { children.release(unit, Leftovers::End).await });
-                    }
-                }
+                (false, true) if self.is_swept(&id).await? => {}
                 (false, true) => {
                     tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
                     self.children.forget(unit).await;
                 }
-            }
-        }
-        Ok(own)
-    }
-
-    /// Children elsewhere that were given up by another control node, which drove their job for a while, before the job
-    /// came back here.
-    async fn forget_given_up(&self, children: Vec<ChildUnit<ChildId>>) -> Result<(), Error> {
-        for child in children.into_iter().filter(|child| child.is_elsewhere && !child.is_released) {
-            // One of which the store knows nothing may run: it is an orphan, and its node has to say that it has ended.
-            let job = self.store.job(child.id.job).await?;
-            let mut known = job.attempts.iter().filter(|attempt| attempt.unit == child.id);
-            if known.any(|attempt| attempt.swept) {
-                self.children.forget(child.id.to_string()).await;
             }
         }
         Ok(())

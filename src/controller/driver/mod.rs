@@ -58,13 +58,13 @@ pub use self::shown::rfc3339;
 use self::turn::MissedTurns;
 use self::world::{Children, Mesh};
 use super::core::{
-    AttemptNo, Duty, Fenced, InstanceName, JobId, LeaseTimes, NodeType, Offer, Patience, WaitWatch,
+    AttemptNo, Duty, Fenced, InstanceName, Job, JobId, LeaseTimes, NodeType, Offer, Patience, WaitWatch,
 };
 use super::health::Surroundings;
 use super::options::{ControllerOptions, Discovery};
 use super::peer::PeerClient;
 use super::projects::ProjectCache;
-use super::store::{Error, PassLimits, Store, Waits};
+use super::store::{Error, Look, PassLimits, Store, Waits};
 
 /// The least time between two looks at everything.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
@@ -208,12 +208,18 @@ impl JobDriver {
                     self.measure_again(rates).await?;
                     measured = Some(rates);
                 }
-                // Another one waits for its turn: heartbeats come first.
-                if self.pass().await? {
-                    self.wake.notify_one();
+                let mut look = self.look().await?;
+                if look.has_pending {
+                    // Another one waits for its turn: heartbeats come first.
+                    if self.pass().await? {
+                        self.wake.notify_one();
+                    }
+                    look = self.look().await?;
+                } else {
+                    self.note_turn(false).await?;
                 }
-                self.attend().await?;
-                self.show_ended().await
+                self.attend(look.driven).await?;
+                self.show_ended(look.ended).await
             };
             if !retry_unless_fenced(look.await)? {
                 sleep(STORE_RETRY).await;
@@ -316,9 +322,14 @@ impl JobDriver {
         Ok(passed.again)
     }
 
-    /// Has every attempt of this node's jobs a task that knows what to do.
-    async fn attend(self: &Arc<Self>) -> Result<(), Error> {
-        let driven = self.store.driven(self.fence()).await?;
+    /// Of a store that is not shared nobody else changes anything.
+    async fn look(&self) -> Result<Look, Error> {
+        let shown = if self.store.is_shared() { self.published.jobs() } else { Vec::new() };
+        self.store.look(self.fence(), shown).await
+    }
+
+    /// Has every attempt of these jobs, which are this node's, a task that knows what to do.
+    async fn attend(self: &Arc<Self>, driven: Vec<Job>) -> Result<(), Error> {
         // Whoever was making one of them has given it its unit.
         drop(self.entering.write().await);
         self.published.keep_shown(&driven.iter().map(|job| job.id).collect());

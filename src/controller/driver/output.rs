@@ -2,20 +2,17 @@
 //! lines and whole zips only, so that another attempt's can follow.
 
 use std::fs::File;
-use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::measure::{self, Measure, measure};
 use crate::controller::core::{AttemptNo, Job};
 use crate::controller::store::{Error, Figures, HeldOutput, Store};
 use crate::controller::stream::{StoredZip, WorkerOutput, lost_line};
-use crate::work::jobs::{JobOutput, JobUnit};
+use crate::work::jobs::{HeldBack, JobOutput, JobUnit};
 
 /// What a worker writes last.
 const END_LINE: &str = "{\"eof\": true}\n";
-/// Most bytes that wait for the end of a line or zip. Those of a longer one are read again at its end.
-const MOST_HELD: usize = 4 << 20;
 
 pub(super) struct AttemptOutput {
     /// `None` if the unit of the job is gone, or a later attempt has begun: what comes is read, and thrown away.
@@ -23,11 +20,10 @@ pub(super) struct AttemptOutput {
     pub(super) parser: WorkerOutput,
     /// A retry may follow.
     holds_back: bool,
-    held: BytesMut,
+    /// All that has come since this process follows it and is not in the output of the job.
+    held: HeldBack,
     /// Bytes of this attempt in the output of the job.
     written: u64,
-    /// More waits than is held; the rest is read at the end.
-    is_behind: bool,
     /// Of the output of the job, from its first byte.
     measured: Measure,
     attempt: AttemptNo,
@@ -53,8 +49,8 @@ impl AttemptOutput {
         let job_output = begun.map(|(output, _)| output);
         let written = parser.position();
         let holds_back = job.retry.max > 0;
-        let held = BytesMut::new();
-        Ok(Self { job_output, parser, holds_back, held, written, is_behind: false, measured, attempt: n })
+        let held = HeldBack::default();
+        Ok(Self { job_output, parser, holds_back, held, written, measured, attempt: n })
     }
 
     /// The byte of the worker's output from which on it is to be read.
@@ -62,21 +58,25 @@ impl AttemptOutput {
         self.parser.position()
     }
 
-    /// What of the worker's output is still missing in that of the job, as a range of its bytes, now that no more comes.
-    /// Before a retry, or if the worker never wrote its end line, what `process` could not read stays out.
-    pub(super) fn missing(&self, is_final: bool) -> Range<u64> {
+    /// Writes what was held back, now that no more comes. Before a retry, or if the worker never wrote its end line, what
+    /// `process` could not read stays out.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) async fn write_held(&mut self, is_final: bool) -> Result<(), Error> {
         let is_whole = !self.holds_back || (is_final && self.parser.has_ended());
-        self.written..if is_whole { self.parser.position() } else { self.parser.whole() }
+        self.write_up_to(if is_whole { self.parser.position() } else { self.parser.whole() }).await
     }
 
-    /// Writes what is missing and was held back.
-    pub(super) async fn write_held(&mut self, is_final: bool) {
-        if !self.is_behind {
-            let missing = self.missing(is_final);
-            let count = usize::try_from(missing.end.saturating_sub(missing.start)).unwrap_or(usize::MAX);
-            let held = self.held.split_to(count.min(self.held.len())).freeze();
-            self.write(held).await;
+    /// Writes what was held back of the worker's output before this byte.
+    async fn write_up_to(&mut self, byte: u64) -> Result<(), Error> {
+        while let left @ 1.. = byte.saturating_sub(self.written).min(self.held.length()) {
+            let taken = self.held.take(left).await;
+            let path = || self.job_output.as_ref().map(|output| output.unit().output()).unwrap_or_default();
+            let bytes = taken.map_err(|source| Error::File { path: path(), source })?;
+            self.write(bytes).await;
         }
+        Ok(())
     }
 
     /// Writes the worker's end line, which alone is missing: it was held back by a process that is gone, and nobody else has
@@ -90,34 +90,40 @@ impl AttemptOutput {
     }
 
     /// Takes the next bytes.
-    pub(super) async fn push(&mut self, bytes: Bytes) {
+    ///
+    /// # Errors
+    /// What was held back before cannot be read.
+    pub(super) async fn push(&mut self, bytes: Bytes) -> Result<(), Error> {
         let status = self.parser.last_status().map(str::to_owned);
-        self.parser.push(&bytes);
-        let Some(output) = &self.job_output else { return };
+        let written = self.job_output.as_ref().filter(|_| !self.holds_back);
+        let (parser, measured) = (&mut self.parser, &mut self.measured);
+        // They are read while they are written.
+        let write = async {
+            if let Some(output) = written {
+                output.append(bytes.clone()).await;
+            }
+        };
+        let read = async {
+            parser.push(&bytes);
+            if written.is_some() {
+                measured.add(&bytes);
+            }
+        };
+        tokio::join!(write, read);
+        let Some(output) = &self.job_output else { return Ok(()) };
         if let Some(last) = self.parser.last_status().filter(|last| Some(*last) != status.as_deref()) {
             output.unit().note_status(last).await;
         }
         if !self.holds_back {
-            return self.write(bytes).await;
+            self.written += bytes.len() as u64;
+            return Ok(());
         }
-        if self.is_behind {
-            return;
-        }
-        self.held.extend_from_slice(&bytes);
-        let whole = self.parser.whole().saturating_sub(self.written);
-        let whole = usize::try_from(whole).unwrap_or(usize::MAX).min(self.held.len());
-        if whole > 0 {
-            let ready = self.held.split_to(whole).freeze();
-            self.write(ready).await;
-        }
-        if self.held.len() > MOST_HELD {
-            self.held = BytesMut::new();
-            self.is_behind = true;
-        }
+        self.held.add(&bytes, output).await;
+        self.write_up_to(self.parser.whole()).await
     }
 
     /// Adds the next of its bytes to the output of the job.
-    pub(super) async fn write(&mut self, bytes: Bytes) {
+    async fn write(&mut self, bytes: Bytes) {
         self.written += bytes.len() as u64;
         if let Some(output) = &self.job_output {
             self.measured.add(&bytes);
@@ -128,9 +134,12 @@ impl AttemptOutput {
     /// What is there once all of it is. Where a retry may follow, or might have, the output is closed with these words.
     ///
     /// # Errors
-    /// What is there cannot be read or cut.
+    /// What is there cannot be read or cut, or somebody else writes it.
     pub(super) async fn end(&self, last_words: Option<&str>) -> Result<Option<HeldOutput>, Error> {
         let Some(output) = &self.job_output else { return Ok(None) };
+        if !output.is_latest().await && !output.unit().is_final() {
+            return Err(Error::Unready("its output has another writer by now".into()));
+        }
         let end = self.measured.end();
         match last_words {
             None if end.bytes == output.unit().output_size() => {

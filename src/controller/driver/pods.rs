@@ -41,7 +41,6 @@ impl JobDriver {
             ttl: None,
             max_stdout: self.job_bound(job.id, attempt, &header),
             far: None,
-            may_be_released: false,
             pod: None,
         };
         // What runs already needs neither credential nor definition, which may have changed.

@@ -21,7 +21,7 @@ impl JobDriver {
         let options = self.options();
         let Some(node) = attempt.node.clone() else { return self.pod_request(detail, attempt).await };
         let is_own = node == self.node;
-        let offer = self.store.offer_of(node.clone()).await?;
+        let offer = self.store.offer_of(node.clone()).await?.unwrap_or_default();
         let (job, header) = (&detail.job, parsed(detail)?);
         let max_stdout = self.job_bound(job.id, attempt, &header);
         let unit = attempt.unit.to_string();
@@ -60,7 +60,6 @@ impl JobDriver {
             ttl,
             max_stdout,
             far,
-            may_be_released: false,
             pod,
         }))
     }

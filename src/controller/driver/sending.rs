@@ -2,9 +2,10 @@
 //! wants it. Owns what is done about units that another control node may have sent, or may yet send.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::JobDriver;
 use super::attempt::UNIT_RETRY;
@@ -15,10 +16,14 @@ use super::world::{ChildRequest, Known};
 use crate::controller::core::{Attempt, ChildId, Duty, InstanceName, Job, JobId, Progress};
 use crate::controller::health::output_bound;
 use crate::controller::options::RUNNER_TYPE;
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Error, JobDetail, Sending};
 use crate::rpc::UnitState;
-use crate::work::Leftovers;
 use crate::work::jobs::{JobExtra, JobReport, JobUnit};
+use crate::work::{FarUnit, Leftovers};
+
+/// How long a node that is no instance has to be away before it counts as taken away: what a restart learns of a mesh comes
+/// within minutes.
+const TAKEN_AWAY: Duration = Duration::from_secs(1800);
 
 impl JobDriver {
     /// Sees to it that the unit exists. Returns false if there is none and never will be.
@@ -38,7 +43,7 @@ impl JobDriver {
                     && (attempt.progress != Progress::Placed || attempt.sender != self.node) =>
             {
                 // Another control node or an earlier process sent it, or was about to: the instance is asked.
-                request.far = self.store.far_unit(attempt.unit.clone()).await?;
+                request.far = self.far_unit(&attempt.unit).await?;
                 return match self.children.adopt(request).await {
                     Ok(true) => Ok(true),
                     Ok(false) => self.unknown(id, n).await,
@@ -72,13 +77,12 @@ impl JobDriver {
         let words = words_before(&detail.job, n);
         let begun = output::begin(&self.store, self.first_unit(id), &detail.job, n, &words);
         let (may_send, begun) = tokio::join!(self.may_send(attempt.unit.clone()), begun);
-        let may_send = may_send?;
-        if may_send.is_none() || *duty.borrow_and_update() == Duty::Cancel {
+        let Some(sending) = may_send?.filter(|_| *duty.borrow_and_update() != Duty::Cancel) else {
             return self.unwanted(request, id, attempt).await;
-        }
+        };
         begun?;
-        request.far = may_send.flatten();
-        request.may_be_released = request.far.is_some() && self.store.is_shared();
+        let may_be_released = self.store.is_shared() && !sending.is_ours;
+        request.far = sending.sent_as.map(|id| FarUnit { id, may_be_released });
         let unit = request.unit.clone();
         // Its node may not answer for long, and must not start it when it does.
         match self.obeying(duty, &unit, self.children.send(request, input)).await {
@@ -96,25 +100,27 @@ impl JobDriver {
     async fn end_forgotten_of(&self, job: &Job, attempt: &Attempt) -> Result<(), Error> {
         let unit = self.first_unit(job.id);
         let extra = unit.as_ref().map(JobUnit::extra).unwrap_or_default();
-        let here = self.children.of_job(&attempt.unit).into_iter().map(|child| (child, None));
+        let here = self.children.of_job(&attempt.unit).into_iter();
+        let here = here.map(|child| Sent { child, node: None, far: None });
         let mut forgotten: Vec<_> = here.chain(sent(&extra)).collect();
-        forgotten.retain(|(child, _)| {
+        forgotten.retain(|Sent { child, .. }| {
             child.attempt >= attempt.n || extra.forgotten.contains_key(&child.to_string())
         });
-        forgotten.retain(|(child, _)| !has(job, child));
+        forgotten.retain(|sent| !job.has_child(&sent.child));
         if forgotten.is_empty() {
             return Ok(());
         }
         // That row may be older than an attempt that has begun since.
         let job = self.store.job(job.id).await?;
-        for (child, node) in forgotten.into_iter().filter(|(child, _)| !has(&job, child)) {
-            if !self.end_forgotten(&child, node).await? {
+        for sent in forgotten.into_iter().filter(|sent| !job.has_child(&sent.child)) {
+            if !self.end_forgotten(&sent).await? {
+                let child = sent.child;
                 return Err(Error::Unready(format!(
                     "the store has lost all it knew of {child}, which may run"
                 )));
             }
             if let Some(unit) = &unit {
-                unit.note_ended(&child.to_string()).await;
+                unit.note_ended(&sent.child.to_string()).await;
             }
         }
         Ok(())
@@ -124,18 +130,15 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store, and why it cannot be asked about.
-    pub(in crate::controller) async fn end_forgotten(
-        &self,
-        child: &ChildId,
-        node: Option<InstanceName>,
-    ) -> Result<bool, Error> {
-        let unit = child.to_string();
-        let node = node.filter(|node| *node != self.node && self.children.known(&unit) == Known::Unknown);
-        if let Some(node) = node {
-            let offer = self.store.offer_of(node.clone()).await?;
+    pub(in crate::controller) async fn end_forgotten(&self, sent: &Sent) -> Result<bool, Error> {
+        let unit = sent.child.to_string();
+        let is_elsewhere =
+            |node: &&InstanceName| **node != self.node && self.children.known(&unit) == Known::Unknown;
+        if let Some(node) = sent.node.as_ref().filter(is_elsewhere) {
+            let offer = self.store.offer_of(node.clone()).await?.unwrap_or_default();
             let request = ChildRequest {
                 unit: unit.clone(),
-                node,
+                node: node.clone(),
                 work_type: RUNNER_TYPE.to_owned(),
                 params: String::new(),
                 run_dir: None,
@@ -143,8 +146,7 @@ impl JobDriver {
                 tls: self.options().tls_client.clone().filter(|_| offer.tls),
                 ttl: None,
                 max_stdout: output_bound("forgotten attempt"),
-                far: None,
-                may_be_released: false,
+                far: sent.far.clone().map(|id| FarUnit { id, may_be_released: true }),
                 pod: None,
             };
             self.children.adopt(request).await.map_err(Error::Unready)?;
@@ -152,28 +154,51 @@ impl JobDriver {
         Ok(self.children.release(unit, Leftovers::End).await)
     }
 
+    /// Whether a node is no instance, and there is no way to it.
+    async fn is_away(&self, name: &InstanceName) -> bool {
+        let is_routed = self.mesh.nodes().await.iter().any(|node| node.name == *name && node.routed);
+        !is_routed && matches!(self.store.offer_of(name.clone()).await, Ok(None))
+    }
+
     /// Has the unit of a job that the store has lost fail once its children have ended, however often that has to be asked. Only
-    /// the unit knows of them, so until then it has no end, and a later process asks on.
+    /// the unit knows of them, so until then it has no end, and a later process asks on, unless it is released by force. A node
+    /// that is away for long, and no instance any more, was taken away with what ran there: nothing else runs for this job.
     pub(in crate::controller) async fn fail_after(
         self: &Arc<Self>,
         unit: JobUnit,
         detail: String,
-        children: Vec<(ChildId, Option<InstanceName>)>,
+        children: Vec<Sent>,
     ) {
         let failed =
             |unit: &JobUnit, detail| JobReport { state: UnitState::Failed, detail, extra: unit.extra() };
         if children.is_empty() {
             return unit.report(failed(&unit, detail)).await;
         }
-        let this = self.clone();
+        let this = Arc::downgrade(self);
         tokio::spawn(async move {
-            for (child, node) in children {
-                let mut pauses = UNIT_RETRY;
-                while !matches!(this.end_forgotten(&child, node.clone()).await, Ok(true)) {
-                    let place = node.as_ref().unwrap_or(&this.node);
+            for sent in children {
+                let (mut pauses, mut away_since) = (UNIT_RETRY, None);
+                loop {
+                    let Some(driver) = this.upgrade().filter(|_| !unit.is_final()) else { return };
+                    if matches!(driver.end_forgotten(&sent).await, Ok(true)) {
+                        break;
+                    }
+                    match &sent.node {
+                        Some(node) if driver.is_away(node).await => {
+                            let since = *away_since.get_or_insert_with(Instant::now);
+                            if since.elapsed() > TAKEN_AWAY {
+                                tracing::warn!(child = %sent.child, %node, "a child of a lost job is gone with its node");
+                                driver.children.forget(sent.child.to_string()).await;
+                                break;
+                            }
+                        }
+                        Some(_) | None => away_since = None,
+                    }
+                    let (child, place) = (&sent.child, sent.node.as_ref().unwrap_or(&driver.node));
                     let detail = format!("{detail}; waiting for {child} to end on {place}");
                     let extra = unit.extra();
                     unit.report(JobReport { state: UnitState::Running, detail, extra }).await;
+                    drop(driver);
                     sleep(pauses.next()).await;
                 }
             }
@@ -204,22 +229,18 @@ impl JobDriver {
         let n = attempt.n;
         let is_here = request.node == self.node && request.pod.is_none();
         let may_be_there = !is_here && self.store.may_have_been_sent(id, n).await?;
-        request.far = self.store.far_unit(attempt.unit.clone()).await?;
+        request.far = self.far_unit(&attempt.unit).await?;
         if may_be_there && self.children.adopt(request).await.map_err(Error::Unready)? {
             return Ok(true);
         }
         self.unknown(id, n).await
     }
 
-    /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted. Then the ID that it may
-    /// have on its node, if it was sent before.
+    /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted.
     ///
     /// # Errors
     /// The lease was taken, or could not be renewed, or the store is away.
-    pub(in crate::controller) async fn may_send(
-        &self,
-        child: ChildId,
-    ) -> Result<Option<Option<String>>, Error> {
+    pub(in crate::controller) async fn may_send(&self, child: ChildId) -> Result<Option<Sending>, Error> {
         let sent = self.store.before_sending(self.fence(), child).await?;
         if !self.may_act() {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
@@ -227,12 +248,30 @@ impl JobDriver {
         Ok(sent)
     }
 
+    /// What the node of an attempt that was sent before has of it under another ID.
+    pub(super) async fn far_unit(&self, child: &ChildId) -> Result<Option<FarUnit>, Error> {
+        let id = self.store.far_unit(child.clone()).await?;
+        if let Some(id) = &id {
+            self.note_far_unit(child, id).await;
+        }
+        Ok(id.map(|id| FarUnit { id, may_be_released: true }))
+    }
+
     /// The node of an attempt has given its unit this ID.
     ///
     /// # Errors
     /// Those of the store.
     pub(in crate::controller) async fn keep_far_unit(&self, child: ChildId, id: String) -> Result<(), Error> {
-        self.store.keep_far_unit(self.fence(), child, id).await
+        self.store.keep_far_unit(self.fence(), child.clone(), id.clone()).await?;
+        self.note_far_unit(&child, &id).await;
+        Ok(())
+    }
+
+    /// The job's unit knows it too: the store may lose it with its last commits.
+    async fn note_far_unit(&self, child: &ChildId, id: &str) {
+        if let Some(unit) = self.first_unit(child.job) {
+            unit.note_far_unit(&child.to_string(), id).await;
+        }
     }
 
     /// Waits until this node's disk has room for another job, or the attempt is not wanted any more.
@@ -245,14 +284,24 @@ impl JobDriver {
     }
 }
 
-fn has(job: &Job, child: &ChildId) -> bool {
-    job.attempts.iter().any(|attempt| attempt.unit == *child)
+/// A child of a job, as the job's unit knows it.
+#[derive(Debug)]
+pub(in crate::controller) struct Sent {
+    pub child: ChildId,
+    /// The node that it was sent to; `None` if that is this one, a cluster, or not known.
+    pub node: Option<InstanceName>,
+    /// The ID that the node has given it.
+    pub far: Option<String>,
 }
 
-/// The children that a job's unit knows of, and the nodes that they were sent to.
-pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<(ChildId, Option<InstanceName>)> {
-    let node = |n: &u32| extra.output_nodes.get(n).map(|node| node.as_str().into());
+/// The children that a job's unit knows of.
+pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<Sent> {
+    let node = |n: &u32| extra.output_nodes.get(n);
     let latest = extra.output_children.iter().map(|(n, child)| (child, node(n)));
-    let forgotten = extra.forgotten.iter().map(|(child, node)| (child, Some(node.as_str().into())));
-    latest.chain(forgotten).filter_map(|(child, node)| Some((ChildId::parse(child)?, node))).collect()
+    let forgotten = extra.forgotten.iter().map(|(child, node)| (child, Some(node)));
+    let sent = |(text, node): (&String, Option<&String>)| {
+        let (child, node) = (ChildId::parse(text)?, node.map(|node| node.as_str().into()));
+        Some(Sent { child, node, far: extra.far_units.get(text).cloned() })
+    };
+    latest.chain(forgotten).filter_map(sent).collect()
 }

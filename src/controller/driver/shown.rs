@@ -281,11 +281,11 @@ impl JobDriver {
 
     /// Has the units of jobs show an end that another control node decided: of a pending job, any of them may. If that one
     /// drove the job, its output comes first.
-    pub(super) async fn show_ended(self: &Arc<Self>) -> Result<(), Error> {
-        if !self.store.is_shared() {
-            return Ok(());
-        }
-        for (job, owner) in self.store.ended(self.published.jobs()).await? {
+    pub(super) async fn show_ended(
+        self: &Arc<Self>,
+        ended: Vec<(JobId, Option<InstanceName>)>,
+    ) -> Result<(), Error> {
+        for (job, owner) in ended {
             match owner {
                 Some(owner) if owner != self.node => self.follow_elsewhere(job),
                 Some(_) | None => self.show(job).await?,

@@ -13,7 +13,7 @@ use crate::controller::pod::PullSecret;
 use crate::pods::place::{ClusterError, PodPlace};
 use crate::rpc::OutputBound;
 use crate::work::jobs::{Act, JobUnit};
-use crate::work::{ChildUnit, Leftovers};
+use crate::work::{ChildUnit, FarUnit, Leftovers};
 
 /// A node as its advertisement and the routes show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,10 +66,8 @@ pub struct ChildRequest {
     pub ttl: Option<Duration>,
     /// How much it may print.
     pub max_stdout: OutputBound,
-    /// The ID that it may have on that node, if it is not its own.
-    pub far: Option<String>,
-    /// Another control node may have had that one released since.
-    pub may_be_released: bool,
+    /// What that node may have of it from an earlier process.
+    pub far: Option<FarUnit>,
     /// It runs as a pod; `params` mean nothing then.
     pub pod: Option<PodChild>,
 }

@@ -81,7 +81,6 @@ impl Service {
             ttl: (!is_own).then_some(BUDGET),
             max_stdout: output_bound("clean-up"),
             far: None,
-            may_be_released: false,
             pod: None,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::core::{ChildId, JobId};
@@ -53,12 +54,18 @@ impl Service {
             let is_check = ChildId::parse(unit).is_none() && unit.starts_with('c');
             since.elapsed() >= if is_check { CHECK_PATIENCE } else { PATIENCE }
         };
+        // A node that does not answer keeps the others waiting for as long as one alone does.
+        let mut releases = JoinSet::new();
         for (unit, _) in found.iter().filter(|(unit, since)| is_due(unit, **since)) {
             tracing::info!(unit, "released: no job has it");
-            if let Err(error) = self.registry.release_child(unit, Leftovers::End).await {
-                tracing::debug!(unit, %error, "an orphan is not released yet");
-            }
+            let (registry, unit) = (self.registry.clone(), unit.clone());
+            releases.spawn(async move {
+                if let Err(error) = registry.release_child(&unit, Leftovers::End).await {
+                    tracing::debug!(unit, %error, "an orphan is not released yet");
+                }
+            });
         }
+        while releases.join_next().await.is_some() {}
         self.driver.figures.orphans.store(found.len() as u64, Ordering::Relaxed);
         *suspects = found;
         Ok(())

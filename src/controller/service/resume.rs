@@ -91,10 +91,8 @@ impl Door {
         };
         // Its status may not say yet that it was placed, but says which child it has before that is sent. Where the job was
         // created at the same moment it may be the unit's own, and may have run.
-        let is_others =
-            |(child, _): &_| other.as_ref().is_some_and(|it| has_child(it, &ChildId::to_string(child)));
         let mut children = sent(&extra);
-        children.retain(|child| !is_others(child));
+        children.retain(|sent| !other.as_ref().is_some_and(|detail| detail.job.has_child(&sent.child)));
         let is_placed = placed_job(&unit).is_some()
             || lost.placed.contains(&number)
             || !children.is_empty()
@@ -161,12 +159,8 @@ fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &J
     let has_none_of_its_own =
         || !unit.has_payload() && (extra.created.is_none() || was_created_as(detail, extra));
     detail.is_shown_by(node, unit.id().as_str())
-        || has_child(detail, &extra.child_unit_id)
+        || ChildId::parse(&extra.child_unit_id).is_some_and(|child| detail.job.has_child(&child))
         || has_none_of_its_own()
-}
-
-fn has_child(detail: &JobDetail, child: &str) -> bool {
-    detail.job.attempts.iter().any(|attempt| attempt.unit.to_string() == child)
 }
 
 /// Whether a job was created when a unit says that its own was.

@@ -40,6 +40,15 @@ pub struct HeldOutput {
     pub end: OutputEnd,
 }
 
+/// An attempt that may be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sending {
+    /// The ID under which its node may have it already, if it was sent before.
+    pub sent_as: Option<String>,
+    /// It was sent under this very lease for the first time: no other control node has had the job since.
+    pub is_ours: bool,
+}
+
 impl Store {
     /// The owner reports on an attempt. Figures, if given, are saved with it. Returns all that is known of the job now.
     /// `report` may be called more than once.
@@ -124,12 +133,11 @@ impl Store {
 
     /// The owner is about to send what an attempt's unit reads. That is a write: a takeover either comes before it, and
     /// nothing is sent, or after it, and then it is known that it may have been. Returns `None` if it may not be sent: a store
-    /// that has lost its last commits may have another job under that number. Else the ID under which its node may have it
-    /// already, if it was sent before.
+    /// that has lost its last commits may have another job under that number.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down. Or there is no such job.
-    pub async fn before_sending(&self, by: Fence, child: ChildId) -> Result<Option<Option<String>>, Error> {
+    pub async fn before_sending(&self, by: Fence, child: ChildId) -> Result<Option<Sending>, Error> {
         self.fenced_write(by, move |sql, by| {
             let mut job = jobs::load_one(sql, child.job)?;
             job.driven_by(by).map_err(Refused::from)?;
@@ -140,11 +148,17 @@ impl Store {
             if !is_wanted {
                 return Ok(None);
             }
-            let query =
-                "UPDATE attempt SET sent = sent + 1 WHERE job = $1 AND n = $2 RETURNING sent, far_unit";
-            let mut row = sql.query(query, values![child.job, child.attempt])?.remove(0);
+            let is_sender = job.attempt(child.attempt).is_some_and(|attempt| attempt.sender == by.owner);
+            let query = "UPDATE attempt SET sent = sent + 1, \
+                         sent_epoch = CASE WHEN sent = 0 THEN $1 ELSE sent_epoch END \
+                         WHERE job = $2 AND n = $3 RETURNING sent, far_unit, sent_epoch";
+            let mut row = sql.query(query, values![by.epoch, child.job, child.attempt])?.remove(0);
             let (times, far): (i64, Option<String>) = (row.take()?, row.take()?);
-            Ok(Some(far.or_else(|| (times > 1).then(|| child.to_string()))))
+            let first: Option<i64> = row.take()?;
+            Ok(Some(Sending {
+                sent_as: far.or_else(|| (times > 1).then(|| child.to_string())),
+                is_ours: is_sender && first == Some(by.epoch.0),
+            }))
         })
         .await
     }
@@ -249,13 +263,14 @@ impl Store {
 
     /// The jobs that this owner has duties for: those that have not ended, or have units to release.
     pub async fn driven(&self, by: Fence) -> Result<Vec<Job>, Error> {
-        self.read(move |sql| {
-            let condition = format!("{OPEN} AND job.controller_node = $1 AND job.epoch = $2");
-            let found = jobs::load(sql, &condition, values![&by.owner, by.epoch], false)?;
-            Ok(found.into_iter().map(|loaded| loaded.job).collect())
-        })
-        .await
+        self.read(move |sql| driven(sql, &by)).await
     }
+}
+
+pub(super) fn driven(sql: &mut dyn Sql, by: &Fence) -> Result<Vec<Job>, Error> {
+    let condition = format!("{OPEN} AND job.controller_node = $1 AND job.epoch = $2");
+    let found = jobs::load(sql, &condition, values![&by.owner, by.epoch], false)?;
+    Ok(found.into_iter().map(|loaded| loaded.job).collect())
 }
 
 fn is_sender(sql: &mut dyn Sql, (id, n): (JobId, AttemptNo), node: &InstanceName) -> Result<bool, Error> {

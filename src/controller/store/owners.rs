@@ -12,10 +12,10 @@ use super::jobs::{self, OPEN, StoredJob};
 use super::scene::{Loadout, Waits};
 use super::sql::{Row, Sql, list, values};
 use super::turn::{self, Lock};
-use super::{Store, holders, registry};
+use super::{Store, drive, holders, registry};
 use crate::controller::core::{
-    AttemptNo, Evidence, Fence, InstanceName, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss, Patience,
-    Sighting, SightingKey, heir, is_newly_lost, lost_attempts,
+    AttemptNo, Evidence, Fence, InstanceName, Job, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss,
+    Patience, Sighting, SightingKey, heir, is_newly_lost, lost_attempts,
 };
 
 /// How a control node sees an instance.
@@ -36,6 +36,17 @@ pub struct Losses {
     pub instances: Vec<InstanceName>,
     /// Attempts of the caller's jobs that count as lost now.
     pub attempts: Vec<(JobId, AttemptNo)>,
+}
+
+/// What a control node looks at whenever something may have changed.
+#[derive(Debug)]
+pub struct Look {
+    /// Some job is pending.
+    pub has_pending: bool,
+    /// The jobs that it has duties for.
+    pub driven: Vec<Job>,
+    /// Those of the jobs that it shows that have ended, with their last owners.
+    pub ended: Vec<(JobId, Option<InstanceName>)>,
 }
 
 /// What a heartbeat has seen, and what it has changed.
@@ -88,16 +99,14 @@ impl Store {
         .await
     }
 
-    /// Those of these jobs that have ended, with their last owner.
-    pub async fn ended(&self, ids: Vec<JobId>) -> Result<Vec<(JobId, Option<InstanceName>)>, Error> {
+    /// Looks for what is to be done. One transaction, as the database may be far away.
+    pub async fn look(&self, by: Fence, shown: Vec<JobId>) -> Result<Look, Error> {
         self.read(move |sql| {
-            let query = format!(
-                "SELECT id, controller_node FROM job WHERE id IN ({}) \
-                 AND state NOT IN ('pending', 'waiting', 'running')",
-                list(ids.iter().copied())
-            );
-            let read = |mut row: Row| Ok((row.take()?, row.take()?));
-            sql.query(&query, &[])?.into_iter().map(read).collect()
+            let has_pending =
+                !sql.query("SELECT 1 FROM job WHERE state = 'pending' LIMIT 1", &[])?.is_empty();
+            let driven = drive::driven(sql, &by)?;
+            let ended = if shown.is_empty() { Vec::new() } else { ended(sql, &shown)? };
+            Ok(Look { has_pending, driven, ended })
         })
         .await
     }
@@ -286,6 +295,16 @@ fn absent(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
 pub(super) const HELD: &str = "(lease.epoch & 4294967295) <> 0";
 
 /// The control nodes that hold their lease.
+/// Those of these jobs that have ended, with their last owner.
+fn ended(sql: &mut dyn Sql, ids: &[JobId]) -> Result<Vec<(JobId, Option<InstanceName>)>, Error> {
+    let query = format!(
+        "SELECT id, controller_node FROM job WHERE id IN ({}) AND state NOT IN ('pending', 'waiting', 'running')",
+        list(ids.iter().copied())
+    );
+    let read = |mut row: Row| Ok((row.take()?, row.take()?));
+    sql.query(&query, &[])?.into_iter().map(read).collect()
+}
+
 pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
     let rows = sql.query(&format!("SELECT node, epoch FROM lease WHERE {HELD} ORDER BY node"), &[])?;
     let read = |mut row: Row| Ok(Fence { owner: row.take()?, epoch: row.take()? });

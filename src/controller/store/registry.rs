@@ -170,10 +170,10 @@ impl Store {
     }
 
     /// How an instance runs jobs. One that was removed offers nothing, and what was sent to it is followed to its end.
-    pub async fn offer_of(&self, name: InstanceName) -> Result<Offer, Error> {
+    pub async fn offer_of(&self, name: InstanceName) -> Result<Option<Offer>, Error> {
         self.read(move |sql| {
             let found = sql.query("SELECT offer FROM instance WHERE name = $1", values![&name])?.pop();
-            found.map_or_else(|| Ok(Offer::default()), |mut row| from_json(&row.take::<String>()?))
+            found.map(|mut row| from_json(&row.take::<String>()?)).transpose()
         })
         .await
     }

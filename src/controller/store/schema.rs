@@ -24,7 +24,7 @@ const OLDEST_POSTGRES: i64 = 130_000;
 pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: create },
     // 0.1.0 sends no unit again that has an ID of its node's own, and leaves this alone.
-    Step { min_reader: 1, apply: add_far_unit },
+    Step { min_reader: 1, apply: add_far_units },
 ];
 
 /// Brings the store up to date; of several programs one at a time. One that is up to date is only read, and no right to
@@ -122,8 +122,11 @@ fn create(sql: &mut dyn Sql) -> Result<(), Error> {
     insert(sql, groups::INTO, rows, "")
 }
 
-fn add_far_unit(sql: &mut dyn Sql) -> Result<(), Error> {
-    sql.batch("ALTER TABLE attempt ADD COLUMN far_unit TEXT")
+fn add_far_units(sql: &mut dyn Sql) -> Result<(), Error> {
+    sql.batch(
+        "ALTER TABLE attempt ADD COLUMN far_unit TEXT;
+         ALTER TABLE attempt ADD COLUMN sent_epoch BIGINT",
+    )
 }
 
 /// Truth values are 0 and 1, times milliseconds since 1970, UTC; lists and maps are JSON.

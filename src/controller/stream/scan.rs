@@ -99,7 +99,7 @@ impl Scanner {
     }
 
     fn next_line<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8]) -> Option<Piece<'a>> {
-        let end = input.iter().position(|byte| *byte == b'\n');
+        let end = memchr::memchr(b'\n', input);
         let part = self.take(input, end.map_or(input.len(), |at| at + 1));
         let part = part.strip_suffix(b"\n").unwrap_or(part);
         if self.line.len() + part.len() > self.limit {

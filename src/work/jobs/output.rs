@@ -30,19 +30,35 @@ impl JobOutput {
 
     /// Adds all of it to the output. A disk that cannot take it is waited for, and Detail says so.
     pub async fn append(&self, bytes: Bytes) {
+        let dir = self.unit.entry.dir.clone();
+        self.write(bytes, move || dir.append_stdout()).await;
+    }
+
+    /// Adds all of it to a file that is open for that. Returns false if this one may write no more.
+    pub(super) async fn write(
+        &self,
+        bytes: Bytes,
+        open: impl Fn() -> io::Result<File> + Clone + Send + 'static,
+    ) -> bool {
         let unit = &self.unit;
         while let Some(writer) = self.writer().await {
-            let (dir, bytes) = (unit.entry.dir.clone(), bytes.clone());
+            let (open, bytes) = (open.clone(), bytes.clone());
             let write = move || {
                 // Also if nobody waits for the end of the write any more.
                 let _writer = writer;
-                append(dir.append_stdout()?, &bytes)
+                append(open()?, &bytes)
             };
-            let Err(error) = unit.store.blocking(write).await else { return };
+            let Err(error) = unit.store.blocking(write).await else { return true };
             let error = WorkError::io("write", unit.output(), error);
             unit.entry.apply(&unit.store, Event::Blocked(error.to_string())).await;
             tokio::time::sleep(REWRITE).await;
         }
+        false
+    }
+
+    /// Whether it may still write.
+    pub async fn is_latest(&self) -> bool {
+        self.writer().await.is_some()
     }
 
     /// Cuts off what is behind a byte.
@@ -84,6 +100,14 @@ impl JobOutput {
                 }
             };
             self.unit.note(Durability::Durable, begin).await;
+        } else if let (Some(child), Some(node)) = (child, node) {
+            // A copy of the output says who wrote it, and not where.
+            let note = |extra: &mut JobExtra| {
+                if extra.output_children.get(&attempt) == Some(&child) {
+                    extra.output_nodes.entry(attempt).or_insert_with(|| node.clone());
+                }
+            };
+            self.unit.note(Durability::Durable, note).await;
         }
         self.unit.extra().output_from
     }

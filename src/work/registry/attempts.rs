@@ -43,14 +43,14 @@ impl Registry {
         Ok(())
     }
 
-    /// Follows an attempt that its node may have. `far` is the ID that it has there, if it is not its own.
+    /// Follows an attempt that its node may have, as `far` if not under its own ID.
     ///
     /// # Errors
     /// What speaks against it here.
     pub async fn adopt_attempt(
         &self,
         request: AdoptRequest,
-        far: Option<String>,
+        far: Option<FarUnit>,
         work_type: &str,
         params: BTreeMap<String, String>,
         max_stdout: OutputBound,
@@ -59,12 +59,11 @@ impl Registry {
         let origin = RemoteExtra {
             remote_work_type: work_type.into(),
             remote_params: params.into(),
-            remote_unit_id: far.clone().unwrap_or_else(|| id.to_string()).into(),
+            remote_unit_id: far.as_ref().map_or(id.as_str(), |far| &far.id).into(),
             ..RemoteExtra::default()
         };
         let mut status = self.adopted_status(request, origin)?;
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let far = far.map(|id| FarUnit { id, may_be_released: true });
         let attempt = Attempt::new(None, far, self.executor.jobs.clone());
         if let Some(entry) = self.units.add_attempt(id, status, attempt) {
             self.executor.remotes.resume(&entry).await;

@@ -54,8 +54,6 @@ pub struct ChildUnit<I> {
     pub id: I,
     /// It runs on another node, or as a pod.
     pub is_elsewhere: bool,
-    /// Its release was asked for, and its node may not have answered.
-    pub is_released: bool,
 }
 
 /// Follows how the child of a job stands.
@@ -145,9 +143,7 @@ impl Registry {
             let id = parse(&entry.id)?;
             let status = entry.status();
             let is_elsewhere = matches!(status.kind(), UnitKind::Remote | UnitKind::Pod);
-            // A pod that was released is out of sight.
-            let is_released = status.remote().is_some_and(|remote| remote.local_released);
-            Some(ChildUnit { id, is_elsewhere, is_released })
+            Some(ChildUnit { id, is_elsewhere })
         };
         self.units.all_with_attempts().into_iter().filter_map(child).collect()
     }

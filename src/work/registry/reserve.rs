@@ -90,10 +90,7 @@ impl Reserve {
         if running.is_empty() {
             return BTreeMap::new();
         }
-        let size = |entry: &Arc<Entry>| {
-            entry.attempt().map_or_else(|| entry.dir.stdout_size(), |attempt| attempt.received())
-        };
-        let sizes = move || running.iter().map(|entry| (entry.id.clone(), size(entry))).collect();
+        let sizes = move || running.iter().map(|entry| (entry.id.clone(), entry.printed())).collect();
         self.units.store().blocking(sizes).await
     }
 

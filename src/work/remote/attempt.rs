@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -16,6 +17,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::Remotes;
 use super::driver::{FIRST_PAUSE, LONGEST_PAUSE};
+use super::follow::POLL;
+use super::output::{MissingOutput, OutputLooks};
 use super::session::StepError;
 use super::submit::{CHUNK, extra};
 use crate::os::back_off::BackOff;
@@ -27,6 +30,9 @@ use crate::work::units::{Entry, Follower};
 
 /// Pieces of output that wait for their reader, each of which a node may make 1 MiB long.
 const AHEAD: usize = 2;
+
+/// How long a node that has bytes ready may need for some of them.
+const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// What an attempt reads. It may hold secrets.
 pub struct AttemptPayload {
@@ -111,7 +117,7 @@ impl OutputReader {
 }
 
 /// What a node may have of an attempt from an earlier process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarUnit {
     /// Its ID there.
     pub id: String,
@@ -239,13 +245,23 @@ impl Remotes {
         Some(AttemptOutput { remotes, unit, status, bytes, position: from, is_last: false })
     }
 
-    /// Reads bytes again that a node has had ready before, which keeps them until the release.
+    /// Reads bytes again that a node has had ready before, which keeps them until the release. Fewer come if it has not.
     async fn read_again(&self, unit: &Entry, mut from: u64, to: u64, sender: &mpsc::Sender<Bytes>) {
         let mut pauses = BackOff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut looks = OutputLooks::default();
         while from < to {
             let before = from;
             match self.copy_again(unit, &mut from, to, sender).await {
-                Ok(()) => return,
+                Ok(()) if from >= to => return,
+                // It answers, and has less than it said: a power loss, say.
+                Ok(()) if looks.look(from) == MissingOutput::Lost => {
+                    tracing::warn!(unit = %unit.id, from, to, "its node has lost the rest of an output");
+                    return;
+                }
+                Ok(()) => {
+                    tokio::time::sleep(POLL).await;
+                    continue;
+                }
                 Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => {
                     tracing::warn!(unit = %unit.id, from, "the rest of an output is gone with its unit");
                     return;
@@ -259,6 +275,7 @@ impl Remotes {
         }
     }
 
+    /// Copies what the node has of them.
     async fn copy_again(
         &self,
         unit: &Entry,
@@ -269,9 +286,11 @@ impl Remotes {
         let mut session = self.open_results(&extra(unit), *from).await?;
         while *from < to {
             let mut piece = vec![0; CHUNK.min(usize::try_from(to - *from).unwrap_or(CHUNK))];
-            let count = session.connection.reader().read(&mut piece).await?;
+            let read = tokio::time::timeout(READ_WITHIN, session.connection.reader().read(&mut piece)).await;
+            // A node of receptor's leaves the results of a cancelled unit open.
+            let count = read.unwrap_or(Ok(0))?;
             if count == 0 {
-                return Err(StepError::Connection("the output ended early".into()));
+                return Ok(());
             }
             piece.truncate(count);
             *from += count as u64;
@@ -290,10 +309,16 @@ impl AttemptOutput {
             let has_ended = tokio::select! {
                 biased;
                 next = self.bytes.recv() => Err(next),
-                // The follower keeps the sender, so this cannot fail.
+                // As below.
                 _ = self.status.wait_for(|status| status.life.state.is_final()), if !self.is_last => Ok(()),
             };
             let next = match has_ended {
+                // Somebody else reads now, and this one has no news until the end.
+                Err(None) if !self.is_last => {
+                    self.wait_for_the_end().await;
+                    self.ask_for_the_rest();
+                    continue;
+                }
                 Err(next) => next,
                 Ok(()) => match self.bytes.try_recv() {
                     Ok(next) => Some(next),
@@ -306,6 +331,16 @@ impl AttemptOutput {
             self.position += next.as_ref().map_or(0, |bytes| bytes.len() as u64);
             return next;
         }
+    }
+
+    async fn wait_for_the_end(&mut self) {
+        // The follower keeps the sender, so this cannot fail.
+        let _never = self.status.wait_for(|status| status.life.state.is_final()).await;
+    }
+
+    /// Whether there was more of it than came, after its end.
+    pub fn is_cut(&self) -> bool {
+        self.is_last && self.position < self.unit.status().life.stdout_size
     }
 
     /// Has what has not come be sent again, if the node may have it. No more comes otherwise.

@@ -13,13 +13,15 @@ use tokio::time::Instant;
 use super::Remotes;
 use super::disclaim::is_inherited;
 use super::failures::{Trouble, time_of_day};
+use super::follow::ask_status;
 use super::session::{ControlSession, StepError};
+use super::submit::extra;
 use crate::os::back_off::BackOff;
 use crate::wire::NodeId;
 use crate::work::signing::Verb;
 use crate::work::status::{RemoteExtra, Status};
 use crate::work::store::Durability;
-use crate::work::unit::Event;
+use crate::work::unit::{Event, State};
 use crate::work::units::Entry;
 
 /// First and longest pause between attempts.
@@ -32,6 +34,11 @@ const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
 /// nothing of it. Following again costs little, a submission has its payload to send again.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
+/// So long after it agreed to end a unit we no longer believe a node that says it still runs. Otherwise a job that printed too
+/// much, or was cancelled, would keep its place for ever.
+const BELIEVED_FOR: Duration = Duration::from_secs(600);
+/// Between looks whether it still says so.
+const DENIAL_LOOK: Duration = Duration::from_secs(60);
 
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +107,7 @@ pub(super) async fn drive(remotes: &Arc<Remotes>, entry: &Arc<Entry>) {
     let mut started = None;
     loop {
         intents.mark_unchanged();
-        let step = next_step(&entry.status(), link.news.borrow().cancelled);
+        let step = next_step(&entry.status(), link.news.borrow().cancelled.is_some());
         if step == Step::Rest || link.news.borrow().released || entry.is_gone() {
             // Under the lock, so that an intent recorded just now finds either this driver or none.
             let mut driven = link.driven.lock();
@@ -185,6 +192,10 @@ async fn attempt(
         () = remotes.gate.closes(&entry.id, step) => Attempt::Overtaken,
         // Its output is wanted by somebody else, perhaps from an earlier byte on.
         () = passed_on(entry), if step == Step::Follow => Attempt::Overtaken,
+        () = denial(remotes, entry), if step == Step::Follow => {
+            remotes.end_denied(entry).await;
+            Attempt::Overtaken
+        }
         // Its payload has stopped half way.
         () = entry.finished(), if step == Step::Start => Attempt::Overtaken,
         () = expiry(entry) => {
@@ -249,6 +260,15 @@ async fn stalls(remotes: &Remotes, entry: &Entry, step: Step) {
     }
 }
 
+/// Ends when a node has said for too long that a unit runs which it agreed to end. Its output may come for longer than that.
+async fn denial(remotes: &Remotes, entry: &Entry) {
+    let Some(agreed) = entry.link().news.borrow().cancelled else { return std::future::pending().await };
+    tokio::time::sleep_until(agreed + BELIEVED_FOR).await;
+    while !remotes.still_runs(entry).await.unwrap_or(false) {
+        tokio::time::sleep(DENIAL_LOOK).await;
+    }
+}
+
 /// Ends when the output of a job's attempt gets another reader.
 async fn passed_on(entry: &Entry) {
     match entry.attempt() {
@@ -290,7 +310,7 @@ impl Remotes {
             Step::Follow => self.follow_there(entry, started).await,
             Step::Cancel => {
                 self.request(entry, Verb::Cancel).await?;
-                entry.link().news.send_modify(|news| news.cancelled = true);
+                entry.link().news.send_modify(|news| news.cancelled = Some(Instant::now()));
                 Ok(())
             }
             Step::CancelHere => {
@@ -313,6 +333,26 @@ impl Remotes {
             Step::Rest => Ok(()),
         }
         .map(|()| None)
+    }
+
+    /// Whether its node says that a unit runs.
+    async fn still_runs(&self, entry: &Entry) -> Result<bool, StepError> {
+        let remote = extra(entry);
+        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        Ok(!ask_status(&mut session, &remote.remote_unit_id).await?.state.is_final())
+    }
+
+    /// Ends a unit here that its node agreed to end, and says runs.
+    async fn end_denied(&self, entry: &Arc<Entry>) {
+        let status = entry.status();
+        let Some(RemoteExtra { remote_node: node, stopped, .. }) = status.remote() else { return };
+        tracing::warn!(unit = %entry.id, %node, "a unit counts as ended that its node was told to end, and says runs");
+        let (state, why) = match stopped.is_empty() {
+            true => (State::Canceled, "Canceled".to_owned()),
+            false => (State::Failed, format!("Killed: {stopped}")),
+        };
+        let detail = format!("{why}; {node} says that it still runs");
+        entry.apply(self.units.store(), Event::Reported(state, detail, entry.printed())).await;
     }
 
     /// Deletes a unit of which nothing was known to be on the other node, unless something is by now.

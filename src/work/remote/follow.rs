@@ -25,10 +25,7 @@ use crate::work::units::Entry;
 /// How much of a Detail is taken over, in bytes: it is logged, and shown in lists of thousands of units.
 const LONGEST_DETAIL: usize = 4096;
 /// Between looks at a unit on a node that cannot be followed.
-const POLL: Duration = Duration::from_secs(1);
-/// After so many answers, ten minutes of them, we no longer believe a node that says a unit still runs although it
-/// agreed to end it. Otherwise a job that printed too much would keep its place for ever.
-const DENIALS: u32 = 600;
+pub(super) const POLL: Duration = Duration::from_secs(1);
 
 impl Remotes {
     /// Copies output and state from the other node until the unit is final; over the connection that started it, if it
@@ -170,13 +167,6 @@ impl Remotes {
                 Ok(report) => report,
             };
             entry.link().note_progress();
-            if !report.state.is_final() && entry.link().look() >= DENIALS {
-                let node = &remote.remote_node;
-                tracing::warn!(unit = %entry.id, %node, "a unit counts as ended that its node was told to end, and says runs");
-                let detail = format!("Killed: {}; {node} says that it still runs", remote.stopped);
-                entry.apply(self.units.store(), Event::Reported(State::Failed, detail, have)).await;
-                return Ok(());
-            }
             if self.report_here(entry, report, have).await {
                 return Ok(());
             }

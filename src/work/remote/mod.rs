@@ -89,8 +89,8 @@ struct News {
     refused: Option<String>,
     /// Attempts that failed.
     failures: u64,
-    /// The other node has cancelled the unit.
-    cancelled: bool,
+    /// When the other node agreed to cancel the unit.
+    cancelled: Option<Instant>,
     /// The unit is released and deleted.
     released: bool,
     /// The other node does not know the unit any more.
@@ -327,7 +327,8 @@ impl Remotes {
             return Ok(Outcome::Done);
         }
         self.record_intent(entry, |remote| remote.local_cancelled = true).await?;
-        let done = |entry: &Entry, news: &News| news.cancelled || entry.status().life.state.is_final();
+        let done =
+            |entry: &Entry, news: &News| news.cancelled.is_some() || entry.status().life.state.is_final();
         let outcome = self.wait_for(entry, CLEANUP_PATIENCE, done).await;
         self.promise(entry, outcome).await
     }

@@ -212,6 +212,11 @@ impl Entry {
         self.attempt.as_deref()
     }
 
+    /// Bytes of output that are here, or came through here. Looks at the disk.
+    pub(crate) fn printed(&self) -> u64 {
+        self.attempt().map_or_else(|| self.dir.stdout_size(), Attempt::received)
+    }
+
     /// Has the steps of the unit noted, which was just made.
     pub(super) fn set_steps(&self, steps: Steps) {
         self.shown.lock().steps = steps;

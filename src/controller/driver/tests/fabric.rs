@@ -81,6 +81,8 @@ struct Local {
     is_cancelled: bool,
     is_released: bool,
     output: Vec<u8>,
+    /// How much of that somebody has read.
+    handed: usize,
     end: Option<(ChildEnd, String)>,
     /// Another control node was to send it, and may yet do so.
     is_inherited: bool,
@@ -98,6 +100,7 @@ impl Local {
             is_cancelled: false,
             is_released: false,
             output: Vec::new(),
+            handed: 0,
             end: None,
             is_inherited: false,
             is_missing: false,
@@ -216,7 +219,6 @@ impl Fabric {
             ttl: None,
             max_stdout: OutputBound { bytes: u64::MAX, setting: "x".into() },
             far: None,
-            may_be_released: false,
             pod: None,
         };
         let (input, output) = (Vec::new(), Vec::new());
@@ -320,6 +322,11 @@ impl Units {
             local.in_contact = false;
         }
         self.local.insert(unit.to_owned(), local);
+    }
+
+    /// The ID by which a unit that may be on its node is looked for there, if that is not its own.
+    pub(super) fn looked_for_as(&self, unit: &str) -> Option<&str> {
+        self.local.get(unit)?.request.far.as_ref().map(|far| far.id.as_str())
     }
 
     /// Nothing is left of a unit anywhere.

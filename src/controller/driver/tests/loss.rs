@@ -1,6 +1,6 @@
 //! Losing contact: what a silent node means for its jobs, and what its return does.
 
-use super::streams::{begun, events, process, whole};
+use super::streams::{begun, events, exit_code, process, status, whole};
 use super::*;
 use crate::controller::core::JobId;
 use crate::controller::driver::shown::unit_state;
@@ -176,6 +176,22 @@ fn what_a_lost_attempt_that_decides_has_written_is_whole() {
             assert!(output == all, "{status}: the end line is missing");
         }
     }
+}
+
+#[test]
+fn a_large_zip_of_a_lost_node_that_decides_is_in_the_output_too() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job, child, node) = on_a_node(&site, json!({"retry": {"max": 1}}));
+    let all = [begun(), events(1, 2), status("successful"), exit_code("0", 9 << 20)].concat();
+    let (first, rest) = all.split_at(all.len() - 100);
+    site.fabric.write(&child, first);
+    site.settle();
+    site.fabric.write(&child, rest);
+    site.until("it to come", || site.job(job).row.events == 2);
+    site.fabric.set_routed(&node, false);
+    site.until("its loss", || site.state(job).is_final());
+    site.soon("its unit's end", || site.unit(&unit).unwrap().state == UnitState::Succeeded);
+    assert!(site.output(&unit) == all, "what was held back is not there");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::streams::whole;
 use super::*;
+use crate::controller::core::ChildId;
 use crate::rpc::UnitState;
 
 /// The store has forgotten that this job was placed.
@@ -191,6 +192,40 @@ fn a_lost_job_ends_once_its_child_has_however_many_processes_that_takes() {
     site.until("its end", || site.unit(&unit).unwrap().state.is_final());
     assert!(site.unit(&unit).unwrap().detail.ends_with("it may have run"));
     assert!(!site.fabric.look(|units| units.alive(job.0)).contains(&child));
+}
+
+#[test]
+fn a_child_of_a_lost_job_is_ended_under_the_id_that_its_node_gave_it() {
+    let mut site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.run(site.driver().keep_far_unit(ChildId::parse(&child).unwrap(), "theirs".into())).unwrap();
+    site.kill();
+    site.sql(NO_JOBS);
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
+    site.boot();
+    site.until("it to be asked for", || {
+        site.fabric.look(|units| units.looked_for_as(&child) == Some("theirs"))
+    });
+}
+
+#[test]
+fn a_lost_job_whose_node_was_taken_away_ends_without_it() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.kill();
+    site.sql(NO_JOBS);
+    site.fabric.set_routed("e1", false);
+    site.boot();
+    let waits = format!("waiting for {child} to end on e1");
+    site.until("it to say so", || site.unit(&unit).unwrap().detail.ends_with(&waits));
+    site.pass(seconds(400));
+    assert!(!site.unit(&unit).unwrap().state.is_final(), "it may come back");
+    site.declare_dead("e1");
+    let passed = site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+    assert!(passed > seconds(1200), "{passed:?}");
+    assert!(site.unit(&unit).unwrap().detail.ends_with("it may have run"));
 }
 
 #[test]

@@ -93,16 +93,19 @@ async fn a_former_owner_sends_nothing(site: Site) {
         "of another job with that number"
     );
     assert!(!store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
-    assert_eq!(store.before_sending(c1.clone(), child.clone()).await.unwrap(), Some(None));
+    let sent_as = async || store.before_sending(c1.clone(), child.clone()).await.unwrap().unwrap().sent_as;
+    assert_eq!(sent_as().await, None);
     assert!(store.may_have_been_sent(id, AttemptNo(1)).await.unwrap());
-    let again = store.before_sending(c1.clone(), child.clone()).await.unwrap();
-    assert_eq!(again, Some(Some(child.to_string())), "it may be there under its own ID");
+    assert_eq!(sent_as().await, Some(child.to_string()), "it may be there under its own ID");
     assert_eq!(store.far_unit(child.clone()).await.unwrap(), None);
     store.keep_far_unit(c1.clone(), child.clone(), "theirs".to_owned()).await.unwrap();
-    let again = store.before_sending(c1.clone(), child.clone()).await.unwrap();
-    assert_eq!(again, Some(Some("theirs".to_owned())));
+    assert_eq!(sent_as().await, Some("theirs".to_owned()));
     assert_eq!(store.far_unit(child.clone()).await.unwrap(), Some("theirs".to_owned()));
+    let is_ours =
+        async |by: &Fence| store.before_sending(by.clone(), child.clone()).await.unwrap().unwrap().is_ours;
+    assert!(is_ours(&c1).await, "nobody else had it");
     take_over(&store, &c2, "c1", OnLoss::TakeOver).await;
+    assert!(!is_ours(&c2).await);
     assert!(matches!(store.before_sending(c1.clone(), child.clone()).await, Err(Error::Fenced(_))));
     let kept = store.keep_far_unit(c1, child.clone(), "other".to_owned()).await;
     assert!(matches!(kept, Err(Error::Fenced(_))));

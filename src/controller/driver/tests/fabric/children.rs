@@ -30,7 +30,7 @@ pub(in super::super) struct FakeChildren {
 
 impl Children for FakeChildren {
     fn known(&self, unit: &str) -> Known {
-        self.fabric.look(|units| match units.local.get(unit).filter(|local| !local.is_released) {
+        self.fabric.look(|units| match units.local.get(unit) {
             None => Known::Unknown,
             Some(Local { input: None, .. }) => Known::Unsent,
             Some(_) => Known::Here,
@@ -153,9 +153,9 @@ impl Children for FakeChildren {
     }
 
     fn list(&self) -> Vec<ChildUnit<ChildId>> {
-        let child = |(unit, local): (&String, &Local)| {
+        let child = |(unit, _): (&String, &Local)| {
             let id = ChildId::parse(unit)?;
-            Some(ChildUnit { id, is_elsewhere: true, is_released: local.is_released })
+            Some(ChildUnit { id, is_elsewhere: true })
         };
         self.fabric.look(|units| units.local.iter().filter_map(child).collect())
     }
@@ -226,14 +226,21 @@ impl FakeStream {
             (true, false) if end.is_none() => return Some(ChildNews::Accepted),
             (true, _) | (false, false) => {}
         }
+        // What was handed over is kept by its node alone.
+        let (is_handed, node) = (at < local.handed, local.request.node.to_string());
         let rest = Bytes::copy_from_slice(local.output.get(at..).unwrap_or_default());
         if contacts > told && end.is_none() && local.in_contact && !local.is_missing {
             self.told = contacts;
             return Some(ChildNews::Accepted);
         }
+        if is_handed && !units.reaches(&node) {
+            return None;
+        }
         if !rest.is_empty() {
             let piece = units.piece(rest.len());
             self.at += piece;
+            let local = units.local.get_mut(&unit)?;
+            local.handed = local.handed.max(self.at);
             return Some(ChildNews::Output(rest.slice(..piece)));
         }
         end.map(|(end, detail)| ChildNews::Ended { end, detail })

@@ -1,0 +1,78 @@
+//! The controller of a node, as its units meet it: it lets payloads be sent, or not, and keeps the IDs that nodes give, or
+//! cannot. No job comes to it.
+
+use std::sync::Arc;
+
+use meshd::work::UnitId;
+use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use parking_lot::{Mutex, MutexGuard};
+
+#[derive(Clone, Default)]
+pub(crate) struct Owner(Arc<Mutex<Told>>);
+
+#[derive(Default)]
+pub(crate) struct Told {
+    /// Payloads may be sent.
+    pub(crate) may_send: bool,
+    /// How often that was asked.
+    pub(crate) asked: u32,
+    /// Its store is there.
+    pub(crate) keeps: bool,
+    /// Units, and the IDs that their nodes gave them.
+    pub(crate) kept: Vec<(String, String)>,
+}
+
+impl Owner {
+    /// Whose store is there, or not.
+    pub(crate) fn new(keeps: bool) -> Self {
+        Self(Arc::new(Mutex::new(Told { keeps, ..Told::default() })))
+    }
+
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock()
+    }
+}
+
+impl Jobs for Owner {
+    fn verifies_signatures(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, _request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
+        unreachable!()
+    }
+
+    fn resume(&self, _unit: JobUnit) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn cancel(&self, _unit: UnitId) -> Act<'_, Result<(), String>> {
+        unreachable!()
+    }
+
+    fn forget(&self, _unit: UnitId) -> Act<'_, ()> {
+        unreachable!()
+    }
+
+    fn may_send(&self, _unit: UnitId) -> Act<'_, bool> {
+        let mut told = self.told();
+        told.asked += 1;
+        Box::pin(std::future::ready(told.may_send))
+    }
+
+    fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>> {
+        let mut told = self.told();
+        let kept = match told.keeps {
+            true => {
+                told.kept.push((unit.to_string(), id));
+                Ok(())
+            }
+            false => Err("the store is away".to_owned()),
+        };
+        Box::pin(std::future::ready(kept))
+    }
+
+    fn parent(&self, _unit: &UnitId) -> Option<i64> {
+        None
+    }
+}
