@@ -24,7 +24,7 @@
 //! - [`rpc`] owns that protocol: its requests, answers and errors, and the client of it; below `work` and `control`.
 //! - `confine` owns what a command that handles foreign content may do on this machine.
 //! - [`controller`] owns placement: which node runs a job, when, and what follows its loss. Its units are
-//!   jobs, and each attempt of a job is a unit of another node.
+//!   jobs, and each attempt of a job is a unit of the node that runs it.
 //! - [`config`] owns the grammar of configuration: files and command line in, checked types out.
 //! - `join` owns how hosts become nodes: the authority, bundles, and what they put in place.
 //! - `daemon` wires all of them into a node; `telemetry` is its log; `cli` is meshctl; `program` chooses between the two.

@@ -42,7 +42,7 @@ impl RegistryChildren {
         self.0.begin_attempt(submission(request), far, payload, max_stdout).await
     }
 
-    /// Starts a unit here.
+    /// Makes an ordinary unit: one that runs here or in a cluster, or a health check elsewhere.
     async fn submit(&self, request: ChildRequest, input: ChildInput) -> Result<(), WorkError> {
         let max_stdout = request.max_stdout.clone();
         let mut submission = self.0.submit_child(submission(request), max_stdout).await?;
@@ -255,7 +255,7 @@ impl Children for RegistryChildren {
     fn forget(&self, unit: String) -> Act<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.forget_child(&unit).await {
-                tracing::warn!(unit, %error, "cannot delete the local copy of a unit that was taken over");
+                tracing::warn!(unit, %error, "a child cannot be forgotten");
             }
         })
     }

@@ -1,5 +1,6 @@
-//! What is done about a unit, by what runs it: the one place that tells kinds of units apart for that. Owns no unit and no
-//! rule about who may ask for what; how each thing is done is the business of `local`, `remote`, `pods` and `jobs`.
+//! What is done about a unit, by what runs it: the one place that tells kinds of units apart for that. Attempts of jobs on other
+//! nodes begin elsewhere, as they are of one kind. Owns no unit and no rule about who may ask for what; how each thing is done is
+//! the business of `local`, `remote`, `pods` and `jobs`.
 
 use std::sync::Arc;
 
@@ -119,8 +120,8 @@ impl Executor {
         .await
     }
 
-    /// Deletes a unit that another control node drives now. Nothing is sent to the node that runs it, and its pod stays; one
-    /// that runs here stays, too.
+    /// Drops a unit here, and asks its node for nothing: another control node drives it, or its node is given up. Its pod
+    /// stays, and so does one that runs here.
     ///
     /// # Errors
     /// Its files cannot be removed.

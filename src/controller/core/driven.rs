@@ -263,7 +263,7 @@ impl<'a> Driven<'a> {
     }
 
     fn counts(&self, n: AttemptNo) -> bool {
-        self.job.current().is_some_and(|current| current.n == n)
+        self.job.is_current(n)
     }
 
     fn attempt(&mut self, n: AttemptNo) -> Result<&mut Attempt, Refused> {

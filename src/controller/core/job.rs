@@ -163,9 +163,19 @@ impl Job {
         self.attempts.last()
     }
 
+    /// Whether that is its latest attempt, the only one that counts.
+    pub fn is_current(&self, n: AttemptNo) -> bool {
+        self.current().is_some_and(|current| current.n == n)
+    }
+
     /// The attempt with that number.
     pub fn attempt(&self, n: AttemptNo) -> Option<&Attempt> {
         self.attempts.iter().find(|attempt| attempt.n == n)
+    }
+
+    /// Whether its output is closed with words of why it has ended: another attempt might have followed.
+    pub fn closes_output(&self) -> bool {
+        self.retry.max > 0 && self.state != JobState::Successful
     }
 
     /// Whether a child is that of one of its attempts.
@@ -335,7 +345,7 @@ impl Job {
     }
 
     fn duty(&self, attempt: &Attempt) -> Duty {
-        let counts = self.current().is_some_and(|current| current.n == attempt.n);
+        let counts = self.is_current(attempt.n);
         let unwanted = self.cancel_requested || self.state.is_final() || !counts;
         match attempt.progress {
             Progress::Placed | Progress::Running | Progress::Lost if unwanted => Duty::Cancel,
@@ -351,7 +361,7 @@ impl Job {
     pub fn claims(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for attempt in self.attempts.iter().filter(|attempt| attempt.is_open()) {
-            let counts = self.current().is_some_and(|current| current.n == attempt.n);
+            let counts = self.is_current(attempt.n);
             let active = counts && self.state.is_active();
             let holds_words = counts && !self.state.is_final();
             claims.push(Claim {

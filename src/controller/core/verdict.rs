@@ -66,6 +66,16 @@ pub enum ChildEnd {
     Unsent,
 }
 
+impl ChildEnd {
+    /// Its node does not have the unit, nor what of its output was not read.
+    pub fn is_gone(self) -> bool {
+        match self {
+            Self::Released | Self::Unknown | Self::Refused => true,
+            Self::Succeeded | Self::Failed | Self::Canceled | Self::Unsent => false,
+        }
+    }
+}
+
 /// What is known about an attempt that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {

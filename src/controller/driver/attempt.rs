@@ -1,4 +1,5 @@
-//! One attempt of a job: sent once, followed to its end, completed in the job's output, and released.
+//! One attempt of a job: sent until its node has it, followed to its end, completed in the job's output, and released. How it
+//! is sent is `sending`'s business, what its end means for the job the core's.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -151,7 +152,7 @@ impl JobDriver {
         Ok(())
     }
 
-    /// Nothing of an attempt was ever started.
+    /// The node of an attempt does not have it, and will not run it.
     pub(super) async fn unknown(self: &Arc<Self>, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         let before = self.store.job(id).await?;
         self.conclude(id, n, None, move |job, now| job.on_unknown(n, now)).await?;
@@ -253,22 +254,21 @@ impl JobDriver {
                 },
             };
             is_missing = matches!(news, ChildNews::Missing);
-            if is_missing {
-                // Nobody can send it any more, and its node says that it has not got it.
-                if !self.store.may_have_been_sent(id, n).await? {
-                    return self.unknown(id, n).await.map(|_| None);
-                }
-                self.tell_accepted(id, n, accepted.take()).await?;
-                is_running = false;
-                let missing = move |job: &mut Driven<'_>, now| job.on_missing(n, now);
-                self.report(id, missing).await?;
-                continue;
-            }
-            if !is_running && !matches!(news, ChildNews::Ended { .. }) {
+            if !is_running && !is_missing && !matches!(news, ChildNews::Ended { .. }) {
                 accepted.get_or_insert_with(Instant::now);
             }
             match news {
-                ChildNews::Accepted | ChildNews::Missing => {}
+                ChildNews::Accepted => {}
+                ChildNews::Missing => {
+                    // Nobody can send it any more, and its node says that it has not got it.
+                    if !self.store.may_have_been_sent(id, n).await? {
+                        return self.unknown(id, n).await.map(|_| None);
+                    }
+                    self.tell_accepted(id, n, accepted.take()).await?;
+                    is_running = false;
+                    let missing = move |job: &mut Driven<'_>, now| job.on_missing(n, now);
+                    self.report(id, missing).await?;
+                }
                 ChildNews::Output(bytes) => {
                     // What an attempt that counts no longer writes is read, and thrown away.
                     if !matches!(*duty.borrow(), Duty::Cancel) || self.is_current(id, n).await? {
@@ -290,8 +290,7 @@ impl JobDriver {
             self.note_unanswering(node.clone(), detail.clone()).await?;
         }
         output.parser.finish();
-        let is_gone = matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused);
-        if is_gone && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
+        if end.is_gone() && output.parser.final_status().is_none() && self.is_lost(id, n).await? {
             // It is over, so another one may follow.
             return self.unknown(id, n).await.map(|_| None);
         }
@@ -302,7 +301,7 @@ impl JobDriver {
             job.on_ended(n, &evidence, now)
         };
         // Of a unit that is gone others may have more than could be read here, unless it was read to its end line.
-        let is_read = !is_gone || output.parser.has_ended();
+        let is_read = !end.is_gone() || output.parser.has_ended();
         let written = is_read.then_some(&mut output);
         let now = self.conclude(id, n, written, report).await?;
         Ok(Some(Followed { status, now }))
@@ -327,7 +326,7 @@ impl JobDriver {
         id: JobId,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
     ) -> Result<(), Error> {
-        let detail = self.store.drive(self.fence(), id, None, report).await?;
+        let detail = self.store.drive(self.fence(), id, report).await?;
         self.show_detail(&detail).await
     }
 
@@ -347,8 +346,7 @@ impl JobDriver {
         output: &mut AttemptOutput,
     ) -> Result<(), Error> {
         let detail = self.store.detail(id).await?;
-        let is_latest = detail.job.current().is_some_and(|current| current.n == n);
-        if detail.job.state.is_final() && is_latest {
+        if detail.job.state.is_final() && detail.job.is_current(n) {
             output.write_held(true).await?;
             output.write_end().await;
         }
@@ -363,7 +361,7 @@ impl JobDriver {
 
     async fn is_current(&self, id: JobId, n: AttemptNo) -> Result<bool, Error> {
         let job = self.store.job(id).await?;
-        Ok(!job.state.is_final() && job.current().is_some_and(|current| current.n == n))
+        Ok(!job.state.is_final() && job.is_current(n))
     }
 }
 

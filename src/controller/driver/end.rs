@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::JobDriver;
 use super::output::{self, AttemptOutput};
 use super::world::{ChildNews, Known};
-use crate::controller::core::{
-    Attempt, AttemptNo, ChildEnd, Driven, Ending, Job, JobId, JobState, Refused, Time,
-};
+use crate::controller::core::{Attempt, AttemptNo, Driven, Ending, Job, JobId, Refused, Time};
 use crate::controller::store::{Error, HeldOutput, JobDetail};
 
 impl JobDriver {
@@ -27,14 +25,13 @@ impl JobDriver {
         report(&mut after.driven_by(&self.fence()).map_err(Refused::from)?, Time(0))?;
         let is_final = after.state.is_final();
         let last_words = match after.attempt(n) {
-            Some(attempt) if before.retry.max > 0 && after.state != JobState::Successful => {
+            Some(attempt) if after.closes_output() => {
                 Some(if is_final { after.explanation.clone() } else { last_words(attempt) })
             }
             Some(_) | None => None,
         };
-        let counts = before.current().is_some_and(|current| current.n == n);
         let mut held = None;
-        if counts && !before.state.is_final() {
+        if before.is_current(n) && !before.state.is_final() {
             if let Some(output) = &mut written {
                 output.write_held(is_final).await?;
                 held = output.end(last_words.as_deref()).await?;
@@ -57,7 +54,7 @@ impl JobDriver {
         let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
         let job = &detail.job;
         if let Some(attempt) = job.attempt(n).filter(is_due) {
-            let counts = job.current().is_some_and(|current| current.n == n);
+            let counts = job.is_current(n);
             let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
             let held = match unread {
                 Some(attempt) => self.read_ended(job, attempt).await?,
@@ -89,12 +86,11 @@ impl JobDriver {
                 ChildNews::Ended { end, .. } => break end,
             }
         };
-        if matches!(end, ChildEnd::Released | ChildEnd::Unknown | ChildEnd::Refused) {
+        if end.is_gone() {
             return Ok(None);
         }
         output.write_held(job.state.is_final()).await?;
-        let closes = job.retry.max > 0 && job.state != JobState::Successful;
-        output.end(Some(job.explanation.as_str()).filter(|_| closes)).await
+        output.end(Some(job.explanation.as_str()).filter(|_| job.closes_output())).await
     }
 }
 

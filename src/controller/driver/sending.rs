@@ -101,9 +101,9 @@ impl JobDriver {
         let unit = self.first_unit(job.id);
         let extra = unit.as_ref().map(JobUnit::extra).unwrap_or_default();
         let here = self.children.of_job(&attempt.unit).into_iter();
-        let here = here.map(|child| Sent { child, node: None, far: None });
+        let here = here.map(|child| SentChild { child, node: None, far: None });
         let mut forgotten: Vec<_> = here.chain(sent(&extra)).collect();
-        forgotten.retain(|Sent { child, .. }| {
+        forgotten.retain(|SentChild { child, .. }| {
             child.attempt >= attempt.n || extra.forgotten.contains_key(&child.to_string())
         });
         forgotten.retain(|sent| !job.has_child(&sent.child));
@@ -130,7 +130,7 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store, and why it cannot be asked about.
-    pub(in crate::controller) async fn end_forgotten(&self, sent: &Sent) -> Result<bool, Error> {
+    pub(in crate::controller) async fn end_forgotten(&self, sent: &SentChild) -> Result<bool, Error> {
         let unit = sent.child.to_string();
         let is_elsewhere =
             |node: &&InstanceName| **node != self.node && self.children.known(&unit) == Known::Unknown;
@@ -167,7 +167,7 @@ impl JobDriver {
         self: &Arc<Self>,
         unit: JobUnit,
         detail: String,
-        children: Vec<Sent>,
+        children: Vec<SentChild>,
     ) {
         let failed =
             |unit: &JobUnit, detail| JobReport { state: UnitState::Failed, detail, extra: unit.extra() };
@@ -286,7 +286,7 @@ impl JobDriver {
 
 /// A child of a job, as the job's unit knows it.
 #[derive(Debug)]
-pub(in crate::controller) struct Sent {
+pub(in crate::controller) struct SentChild {
     pub child: ChildId,
     /// The node that it was sent to; `None` if that is this one, a cluster, or not known.
     pub node: Option<InstanceName>,
@@ -295,13 +295,13 @@ pub(in crate::controller) struct Sent {
 }
 
 /// The children that a job's unit knows of.
-pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<Sent> {
+pub(in crate::controller) fn sent(extra: &JobExtra) -> Vec<SentChild> {
     let node = |n: &u32| extra.output_nodes.get(n);
     let latest = extra.output_children.iter().map(|(n, child)| (child, node(n)));
     let forgotten = extra.forgotten.iter().map(|(child, node)| (child, Some(node)));
     let sent = |(text, node): (&String, Option<&String>)| {
         let (child, node) = (ChildId::parse(text)?, node.map(|node| node.as_str().into()));
-        Some(Sent { child, node, far: extra.far_units.get(text).cloned() })
+        Some(SentChild { child, node, far: extra.far_units.get(text).cloned() })
     };
     latest.chain(forgotten).filter_map(sent).collect()
 }

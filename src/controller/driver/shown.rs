@@ -164,7 +164,7 @@ impl JobDriver {
     async fn measure_output(self: &Arc<Self>, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
         let Some(n) = detail.job.attempts.last().map(|last| last.n) else { return Ok(()) };
         let row = &detail.row;
-        let closes = row.terms.retry.max > 0 && row.state != JobState::Successful;
+        let closes = detail.job.closes_output();
         // No attempt writes behind its end.
         let held = match writer(&self.store, &units[0], &detail.job, AttemptNo(u32::MAX)).await? {
             Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),

@@ -210,7 +210,7 @@ pub trait Children: Send + Sync + 'static {
     /// The children of the same job that are here.
     fn of_job(&self, child: &ChildId) -> Vec<ChildId>;
 
-    /// Deletes a child here, which another control node drives now. Nothing is sent to the node that runs it, and its pod
+    /// Drops a child here, and asks its node for nothing: another control node drives it, or its node is given up. Its pod
     /// stays.
     fn forget(&self, unit: String) -> Act<'_, ()>;
 

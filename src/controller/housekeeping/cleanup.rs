@@ -14,6 +14,7 @@ use crate::controller::children::RegistryChildren;
 use crate::controller::health::output_bound;
 use crate::controller::options::RUNNER_TYPE;
 use crate::work::Leftovers;
+use crate::work::jobs::private_dir;
 
 /// How long one may take.
 const BUDGET: Duration = Duration::from_secs(600);
@@ -54,7 +55,7 @@ impl Service {
         let mut active: BTreeMap<InstanceName, Vec<String>> = BTreeMap::new();
         for (unit, node) in self.driver.store.unswept_nodes().await? {
             if ChildId::parse(&unit).is_some() {
-                active.entry(node).or_default().push(format!("meshd_{unit}"));
+                active.entry(node).or_default().push(private_dir(&unit));
             }
         }
         Ok(active)

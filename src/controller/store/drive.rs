@@ -50,7 +50,7 @@ pub struct Sending {
 }
 
 impl Store {
-    /// The owner reports on an attempt. Figures, if given, are saved with it. Returns all that is known of the job now.
+    /// The owner reports on an attempt. Returns all that is known of the job now.
     /// `report` may be called more than once.
     ///
     /// # Errors
@@ -59,17 +59,16 @@ impl Store {
         &self,
         by: Fence,
         id: JobId,
-        figures: Option<Figures>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
     ) -> Result<JobDetail, Error> {
         self.fenced_write(by, move |sql, by| {
-            drive(sql, by, id, figures.as_ref(), &report)?;
+            drive(sql, by, id, None, &report)?;
             list::detail(sql, id)
         })
         .await
     }
 
-    /// As [`Self::drive`] with the report that an attempt has ended, and with what it left, complete, if any output is
+    /// As [`Self::drive`] with the report that an attempt has ended, with its figures, and with what it left, complete, if any output is
     /// kept: from then on its unit may be released.
     ///
     /// # Errors

@@ -294,7 +294,6 @@ fn absent(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
 /// Selects leases that somebody holds.
 pub(super) const HELD: &str = "(lease.epoch & 4294967295) <> 0";
 
-/// The control nodes that hold their lease.
 /// Those of these jobs that have ended, with their last owner.
 fn ended(sql: &mut dyn Sql, ids: &[JobId]) -> Result<Vec<(JobId, Option<InstanceName>)>, Error> {
     let query = format!(
@@ -305,6 +304,7 @@ fn ended(sql: &mut dyn Sql, ids: &[JobId]) -> Result<Vec<(JobId, Option<Instance
     sql.query(&query, &[])?.into_iter().map(read).collect()
 }
 
+/// The control nodes that hold their lease.
 pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
     let rows = sql.query(&format!("SELECT node, epoch FROM lease WHERE {HELD} ORDER BY node"), &[])?;
     let read = |mut row: Row| Ok(Fence { owner: row.take()?, epoch: row.take()? });

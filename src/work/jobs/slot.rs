@@ -14,6 +14,7 @@ use crate::work::units::{Entry, Outcome, Units};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two questions whether a payload may be sent.
 const SEND_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
+
 /// The controller of a node, if it has one.
 #[derive(Clone, Default)]
 pub(crate) struct JobsSlot(Arc<arc_swap::ArcSwapOption<Box<dyn Jobs>>>);

@@ -87,7 +87,8 @@ impl Registry {
         self.units.child(unit).is_ok_and(|entry| entry.attempt().is_some())
     }
 
-    /// The output of an attempt from a byte on; `None` if there is no such attempt. Who has read it before gets no more.
+    /// The output of an attempt from a byte on; `None` if there is no such attempt. A former reader gets nothing
+    /// before the end, and then the rest.
     pub fn read_attempt(&self, unit: &str, from: u64) -> Option<AttemptOutput> {
         self.executor.remotes.read_attempt(&self.units.child(unit).ok()?, from)
     }

@@ -47,7 +47,7 @@ fn peer_subject<'a>(job: &'a str, asked: &'a BTreeMap<String, String>) -> Subjec
     Subject { verb: Verb::Peer, unit: Some(job), params: Some(asked), ..Subject::default() }
 }
 
-/// The child of a job, by what is recorded here.
+/// The child of a job, by what is known here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildUnit<I> {
     /// Its ID, as the controller reads it.
@@ -164,7 +164,8 @@ impl Registry {
         start.parse().map(|start| self.units.ids_from(&start)).unwrap_or_default()
     }
 
-    /// Deletes a child that another control node drives now. Nothing is sent to the node that runs it, and its pod stays.
+    /// Drops a child here, and asks its node for nothing: another control node drives it, or its node is given up. Its pod
+    /// stays.
     ///
     /// # Errors
     /// Its files cannot be removed.

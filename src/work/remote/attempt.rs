@@ -42,7 +42,7 @@ pub struct AttemptPayload {
 }
 
 impl AttemptPayload {
-    /// All of it, in pieces that are as long as they may be: what is shorter is the last one. Reading blocks.
+    /// All of it. A read that gives less than was asked for is the last one. Reading blocks.
     pub fn reader(self: Arc<Self>) -> impl Read + Send + use<> {
         PayloadBytes { payload: self, part: 0, at: 0 }
     }
@@ -126,9 +126,9 @@ pub struct FarUnit {
     pub may_be_released: bool,
 }
 
-/// Of a unit that is an attempt.
+/// What attempts alone have.
 pub(crate) struct Attempt {
-    /// Until its node has it. A plain lock, as the next but one.
+    /// Until its node has it. A plain lock, as that of `known_as`.
     payload: Mutex<Option<Arc<AttemptPayload>>>,
     reader: watch::Sender<Option<Arc<OutputReader>>>,
     /// The ID that the store knows it to have on its node.
@@ -144,7 +144,7 @@ impl std::fmt::Debug for Attempt {
 }
 
 impl Attempt {
-    /// One that reads this, if it is to be sent, and that its node may have.
+    /// `payload` if it is to be sent, `far` if its node may have it.
     pub(crate) fn new(payload: Option<AttemptPayload>, far: Option<FarUnit>, jobs: JobsSlot) -> Self {
         let may_be_released = far.as_ref().is_some_and(|far| far.may_be_released);
         let known_as = far.map(|far| far.id.into()).unwrap_or_default();
@@ -164,8 +164,7 @@ impl Attempt {
         Ok(Box::new(payload.reader()))
     }
 
-    /// Keeps of a status what a restart has to know: the ID that a node has chosen. What its node has, need not be read here
-    /// any more.
+    /// Has the store keep the ID that the node chose, which a restart has to know. Closes the payload once the node has it.
     ///
     /// # Errors
     /// The store does not take it.
@@ -235,7 +234,7 @@ impl std::fmt::Debug for Remotes {
 }
 
 impl Remotes {
-    /// The output of an attempt from a byte on. Who has read it before gets no more.
+    /// The output of an attempt from a byte on. A former reader gets nothing before the end, and then the rest.
     pub(crate) fn read_attempt(self: &Arc<Self>, unit: &Arc<Entry>, from: u64) -> Option<AttemptOutput> {
         let attempt = unit.attempt()?;
         let (sender, bytes) = mpsc::channel(AHEAD);

@@ -1,4 +1,4 @@
-//! Following a unit on another node to its end: its output and its state are copied here. Owns how a node is followed that
+//! Following a unit on another node to its end: its output and its state come here. Owns how a node is followed that
 //! can, and how one is asked that cannot. How the unit came there is `submit`'s business.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const LONGEST_DETAIL: usize = 4096;
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
 impl Remotes {
-    /// Copies output and state from the other node until the unit is final; over the connection that started it, if it
+    /// Takes output and state from the other node until the unit is final; over the connection that started it, if it
     /// is still there.
     pub(super) async fn follow_there(
         self: &Arc<Self>,

@@ -1,6 +1,7 @@
 //! Units that run on another node: each has a driver task here, which submits the unit there, follows its output
 //! and state, and passes cancellation and release on, reconnecting for as long as it takes. What clients want is
-//! written down first, so that a restart goes on where the last daemon stopped.
+//! written down first, so that a restart goes on where the last daemon stopped; of the attempts of jobs the controller's store
+//! knows that.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
 //! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the
 //! lines, `payload` sends it, `output` keeps what has come.
@@ -293,25 +294,6 @@ impl Remotes {
         started
     }
 
-    /// Starts a unit while its payload becomes durable here: no status that tells of all of it is, before. The node gets the
-    /// end of the payload after that.
-    pub(crate) async fn start_flushed(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
-        let store = self.units.store();
-        let payload = async {
-            let unit = entry.clone();
-            store.blocking(move || unit.flush_payload()).await?;
-            entry.set_unflushed(None);
-            Ok(())
-        };
-        let (flushed, started) = tokio::join!(payload, self.start(entry));
-        if let Err(error) = flushed {
-            let error = WorkError::io("write", entry.dir.file("stdin"), error);
-            entry.apply(store, Event::PayloadCut(error.to_string())).await;
-            return Err(error);
-        }
-        started
-    }
-
     /// Takes an unfinished unit up after a restart.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         if entry.status().life.awaits_payload {
@@ -415,7 +397,7 @@ impl Remotes {
         Ok(())
     }
 
-    /// Deletes a unit here, and sends nothing to its node: it is another control node's now.
+    /// Drops a unit here, and asks its node for nothing.
     pub(crate) async fn forget(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
         entry.forget_unsaved();
         entry.link().news.send_modify(|news| news.released = true);

@@ -1,5 +1,5 @@
-//! The output of a unit on another node: its copy here, whose length says where to go on, how much of it is taken, and how
-//! long is waited for the rest. How it comes is `submit`'s business.
+//! Where the output of a unit on another node goes: to a file here, or to the reader of an attempt. How much of it there is,
+//! and so where to go on, how much of it is taken, and how long is waited for the rest. How it comes is `submit`'s business.
 
 use std::fs::File;
 use std::io::{self, Write};

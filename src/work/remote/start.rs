@@ -16,14 +16,34 @@ use super::session::{ControlSession, LIMITS, StepError};
 use crate::rpc::follow::ANSWER;
 use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
+use crate::work::WorkError;
 use crate::work::store::Durability;
 use crate::work::unit::Event;
-use crate::work::units::Entry;
+use crate::work::units::{Entry, Started};
 
 /// How long a node that takes no more may need to say why: its words are on their way by then.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 impl Remotes {
+    /// Starts a unit while its payload becomes durable here: no status that tells of all of it is, before. The node gets the
+    /// end of the payload after that.
+    pub(crate) async fn start_flushed(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Started, WorkError> {
+        let store = self.units.store();
+        let payload = async {
+            let unit = entry.clone();
+            store.blocking(move || unit.flush_payload()).await?;
+            entry.set_unflushed(None);
+            Ok(())
+        };
+        let (flushed, started) = tokio::join!(payload, self.start(entry));
+        if let Err(error) = flushed {
+            let error = WorkError::io("write", entry.dir.file("stdin"), error);
+            entry.apply(store, Event::PayloadCut(error.to_string())).await;
+            return Err(error);
+        }
+        started
+    }
+
     /// Has the other node take the unit with its payload, and tell of it on the same connection.
     pub(super) async fn start_there(
         &self,

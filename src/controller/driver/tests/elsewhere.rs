@@ -243,7 +243,7 @@ impl<'a> Owner<'a> {
             .site
             .driver()
             .store
-            .drive(self.fence.clone(), job, None, |driven, now| driven.on_accepted(AttemptNo(1), now));
+            .drive(self.fence.clone(), job, |driven, now| driven.on_accepted(AttemptNo(1), now));
         self.site.run(drive).unwrap();
         self.site.settle();
     }
@@ -287,13 +287,13 @@ impl<'a> Owner<'a> {
     pub(super) fn end_without_output(&self, job: JobId) {
         let (store, evidence) = (&self.site.driver().store, succeeded());
         let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);
-        self.site.run(store.drive(self.fence.clone(), job, None, ended)).unwrap();
+        self.site.run(store.drive(self.fence.clone(), job, ended)).unwrap();
         self.sweep(job);
     }
 
     fn sweep(&self, job: JobId) {
         let store = &self.site.driver().store;
-        let swept = store.drive(self.fence.clone(), job, None, |driven, _| driven.on_swept(AttemptNo(1)));
+        let swept = store.drive(self.fence.clone(), job, |driven, _| driven.on_swept(AttemptNo(1)));
         self.site.run(swept).unwrap();
         self.site.settle();
     }

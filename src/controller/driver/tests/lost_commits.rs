@@ -207,6 +207,8 @@ fn a_child_of_a_lost_job_is_ended_under_the_id_that_its_node_gave_it() {
     site.until("it to be asked for", || {
         site.fabric.look(|units| units.looked_for_as(&child) == Some("theirs"))
     });
+    site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = false);
+    site.until("its end", || !site.fabric.look(|units| units.alive(job.0)).contains(&child));
 }
 
 #[test]

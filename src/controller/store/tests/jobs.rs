@@ -135,7 +135,11 @@ async fn a_job_is_placed_runs_and_ends(site: Site) {
     let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
         driven.on_ended(AttemptNo(1), &evidence, now)
     };
-    let job = store.drive(c1.clone(), id, Some(figures.clone()), report).await.unwrap().job;
+    let job = store
+        .drive_to_end(c1.clone(), (id, AttemptNo(1)), Some(figures.clone()), None, report)
+        .await
+        .unwrap()
+        .job;
     assert_eq!(job.state, JobState::Failed);
 
     let detail = store.detail(id).await.unwrap();
@@ -164,7 +168,7 @@ async fn a_further_attempt_begins_without_the_result_of_the_former(site: Site) {
     let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
         driven.on_ended(AttemptNo(1), &evidence, now)
     };
-    store.drive(c1.clone(), id, Some(figures), report).await.unwrap();
+    store.drive_to_end(c1.clone(), (id, AttemptNo(1)), Some(figures), None, report).await.unwrap();
     sweep(&store, &c1, id).await;
     let former = store.detail(id).await.unwrap();
     assert_eq!((former.row.state, former.row.rc), (JobState::Pending, Some(4)));
@@ -229,12 +233,12 @@ async fn a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended(site: Site
         driven.on_lost(AttemptNo(1), now);
         Ok(())
     };
-    let job = store.drive(c1.clone(), id, None, lose).await.unwrap().job;
+    let job = store.drive(c1.clone(), id, lose).await.unwrap().job;
     assert_eq!((job.state, job.attempts[0].progress), (JobState::Pending, Progress::Lost));
     assert_eq!(store.job(id).await.unwrap(), job);
     assert_eq!(place(&store, &c1).await, []);
     assert!(store.job(id).await.unwrap().explanation.contains("is lost and may still run"));
-    store.drive(c1.clone(), id, None, |driven, now| driven.on_unknown(AttemptNo(1), now)).await.unwrap();
+    store.drive(c1.clone(), id, |driven, now| driven.on_unknown(AttemptNo(1), now)).await.unwrap();
     assert_eq!(place(&store, &c1).await, [id]);
     let job = store.job(id).await.unwrap();
     assert_eq!((job.attempts.len(), job.attempts[1].n), (2, AttemptNo(2)));
@@ -247,7 +251,7 @@ async fn an_operator_confirms_a_lost_attempt(site: Site) {
     place(&store, &c1).await;
     let confirm = |id, n| store.confirm_lost(audit("job.confirm_lost"), id, AttemptNo(n));
     assert!(matches!(confirm(id, 1).await, Err(Error::Job(Refused::NotLost(_, _)))));
-    store.drive(c1.clone(), id, None, |driven, now| driven.on_missing(AttemptNo(1), now)).await.unwrap();
+    store.drive(c1.clone(), id, |driven, now| driven.on_missing(AttemptNo(1), now)).await.unwrap();
     assert_eq!(place(&store, &c1).await, []);
     assert!(matches!(confirm(id, 2).await, Err(Error::Job(Refused::NoAttempt(_, _)))));
     assert!(matches!(confirm(JobId(99), 1).await, Err(Error::NoJob(_))));
@@ -267,7 +271,7 @@ async fn a_quota_makes_the_job_wait(site: Site) {
     let report = move |driven: &mut crate::controller::core::Driven<'_>, now| {
         driven.on_ended(AttemptNo(1), &refused, now)
     };
-    let job = store.drive(c1.clone(), id, None, report).await.unwrap().job;
+    let job = store.drive(c1.clone(), id, report).await.unwrap().job;
     assert_eq!(job.quota.as_ref().map(|quota| quota.refusals), Some(1));
     assert_eq!(store.job(id).await.unwrap(), job);
     assert_eq!(place(&store, &c1).await, []);

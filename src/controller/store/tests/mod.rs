@@ -171,21 +171,21 @@ async fn place(store: &Store, by: &Fence) -> Vec<JobId> {
 /// Drives the latest attempt of a job.
 async fn accept(store: &Store, by: &Fence, id: JobId) -> Result<Job, Error> {
     let n = store.job(id).await.unwrap().current().unwrap().n;
-    store.drive(by.clone(), id, None, move |driven, now| driven.on_accepted(n, now)).await.map(|now| now.job)
+    store.drive(by.clone(), id, move |driven, now| driven.on_accepted(n, now)).await.map(|now| now.job)
 }
 
 async fn end(store: &Store, by: &Fence, id: JobId, status: FinalStatus) -> Result<Job, Error> {
     let n = store.job(id).await.unwrap().current().unwrap().n;
     let evidence = evidence(status);
     store
-        .drive(by.clone(), id, None, move |driven, now| driven.on_ended(n, &evidence, now))
+        .drive(by.clone(), id, move |driven, now| driven.on_ended(n, &evidence, now))
         .await
         .map(|now| now.job)
 }
 
 async fn sweep(store: &Store, by: &Fence, id: JobId) {
     let n = store.job(id).await.unwrap().current().unwrap().n;
-    store.drive(by.clone(), id, None, move |driven, _| driven.on_swept(n)).await.unwrap();
+    store.drive(by.clone(), id, move |driven, _| driven.on_swept(n)).await.unwrap();
 }
 
 fn evidence(status: FinalStatus) -> Evidence {

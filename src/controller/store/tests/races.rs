@@ -152,7 +152,7 @@ async fn act(store: &Store, dice: &mut Dice, fence: Fence, id: JobId, random: u6
     let what = dice.below(6);
     let status = [FinalStatus::Successful, FinalStatus::Failed][dice.below(2) as usize];
     let result = store
-        .drive(fence.clone(), id, None, move |driven, now| match what {
+        .drive(fence.clone(), id, move |driven, now| match what {
             0 | 1 => driven.on_accepted(n, now),
             2 | 3 => driven.on_ended(n, &evidence(status), now),
             4 => driven.on_unknown(n, now),

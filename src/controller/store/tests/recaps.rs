@@ -56,7 +56,7 @@ async fn a_job_that_is_refused_again_and_again_keeps_its_latest_attempts(site: S
         assert_eq!(place(&store, &c1).await, [id]);
         let refused =
             move |driven: &mut crate::controller::core::Driven<'_>, now| driven.on_unknown(AttemptNo(n), now);
-        store.drive(c1.clone(), id, None, refused).await.unwrap();
+        store.drive(c1.clone(), id, refused).await.unwrap();
     }
     place(&store, &c1).await;
     let job = store.job(id).await.unwrap();
