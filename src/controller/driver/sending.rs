@@ -69,7 +69,13 @@ impl JobDriver {
         self.await_room(duty).await;
         let (input, _project) = match self.input(detail, attempt, duty).await? {
             Prepared::Ready(input, project) => (input, project),
-            Prepared::Impossible(ending, why) => return self.not_prepared(id, n, ending, why).await,
+            // An earlier process may have sent it, and its end and the payload have gone since: the store lost its last commits.
+            Prepared::Impossible(ending, why) => {
+                return match self.may_be_there(request, id, attempt).await? {
+                    true => Ok(true),
+                    false => self.not_prepared(id, n, ending, why).await,
+                };
+            }
             Prepared::Unwanted => return self.unwanted(request, id, attempt).await,
         };
         // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more. And only a unit that
@@ -222,18 +228,29 @@ impl JobDriver {
     /// for a while, and have been forgotten here since.
     async fn unwanted(
         self: &Arc<Self>,
+        request: ChildRequest,
+        id: JobId,
+        attempt: &Attempt,
+    ) -> Result<bool, Error> {
+        match self.may_be_there(request, id, attempt).await? {
+            true => Ok(true),
+            false => self.unknown(id, attempt.n).await,
+        }
+    }
+
+    /// Whether a unit that is not to be sent now may have been sent before. It is followed then: its node knows.
+    async fn may_be_there(
+        &self,
         mut request: ChildRequest,
         id: JobId,
         attempt: &Attempt,
     ) -> Result<bool, Error> {
-        let n = attempt.n;
         let is_here = request.node == self.node && request.pod.is_none();
-        let may_be_there = !is_here && self.store.may_have_been_sent(id, n).await?;
-        request.far = self.far_unit(&attempt.unit).await?;
-        if may_be_there && self.children.adopt(request).await.map_err(Error::Unready)? {
-            return Ok(true);
+        if is_here || !self.store.may_have_been_sent(id, attempt.n).await? {
+            return Ok(false);
         }
-        self.unknown(id, n).await
+        request.far = self.far_unit(&attempt.unit).await?;
+        self.children.adopt(request).await.map_err(Error::Unready)
     }
 
     /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted.

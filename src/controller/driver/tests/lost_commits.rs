@@ -195,6 +195,29 @@ fn a_lost_job_ends_once_its_child_has_however_many_processes_that_takes() {
 }
 
 #[test]
+fn an_end_that_the_store_forgot_is_found_again_though_the_payload_is_gone() {
+    let mut site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"rerun": false}));
+    let child = site.running(job);
+    let older = tempfile::tempdir().unwrap();
+    let older = older.path().join("store.db");
+    site.sql(&format!("VACUUM INTO '{}'", older.display()));
+    site.fabric.write(&child, &whole(2, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.fabric.change(|units| units.keeps_released = true);
+    site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+    site.kill();
+    site.fabric.change(|units| units.keeps_released = false);
+    site.restore(&older);
+    site.sql(
+        "UPDATE attempt SET outcome = NULL, started = NULL; UPDATE job SET state = 'waiting', started = NULL",
+    );
+    site.boot();
+    assert_eq!(site.ended(job).row.state, JobState::Successful);
+    site.until("its release", || site.fabric.left().is_empty());
+}
+
+#[test]
 fn a_child_of_a_lost_job_is_ended_under_the_id_that_its_node_gave_it() {
     let mut site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));
