@@ -8,7 +8,8 @@
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
 //! - `caller`: who asks, and what a unit keeps of that. `asked`: for what.
 //! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
-//! - `executor`: what is done about a unit, by what runs it. `local`: units that run here. [`follow`] and `remote`: units on other nodes.
+//! - `executor`: what is done about a unit, by what runs it. `local`: units that run here. [`follow`] and `remote`: units on
+//!   other nodes.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
 //!   requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.

@@ -74,18 +74,6 @@ pub enum UnitKind {
     Job,
 }
 
-impl Extra {
-    /// What runs the unit.
-    pub fn kind(&self) -> UnitKind {
-        match self {
-            Self::None | Self::Command(_) | Self::Other(_) => UnitKind::Local,
-            Self::Remote(_) => UnitKind::Remote,
-            Self::Kubernetes(_) => UnitKind::Pod,
-            Self::Job(_) => UnitKind::Job,
-        }
-    }
-}
-
 /// ExtraData of a command unit while it waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
@@ -332,7 +320,12 @@ impl Status {
 
     /// What runs the unit.
     pub fn kind(&self) -> UnitKind {
-        self.extra.kind()
+        match &self.extra {
+            Extra::None | Extra::Command(_) | Extra::Other(_) => UnitKind::Local,
+            Extra::Remote(_) => UnitKind::Remote,
+            Extra::Kubernetes(_) => UnitKind::Pod,
+            Extra::Job(_) => UnitKind::Job,
+        }
     }
 
     /// The remote part, if this is a remote unit.

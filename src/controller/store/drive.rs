@@ -68,8 +68,8 @@ impl Store {
         .await
     }
 
-    /// As [`Self::drive`] with the report that an attempt has ended, with its figures, and with what it left, complete, if any output is
-    /// kept: from then on its unit may be released.
+    /// As [`Self::drive`] with the report that an attempt has ended, with its figures, and with what it left, complete, if any
+    /// output is kept: from then on its unit may be released.
     ///
     /// # Errors
     /// As [`Self::drive`].

@@ -1,5 +1,6 @@
-//! What of an attempt's output is not to be read yet, since half a line or half a zip is no output of a job: in memory as long
-//! as it is little, else in a file of the job's unit that has no name, and goes with whoever holds it. Knows nothing of lines.
+//! What of an attempt's output may not be read yet: half a line or half a zip is no output of a job. A little stays in memory;
+//! more goes to a file without a name in the directory of the job's unit, which is gone once it is closed. Knows nothing of
+//! lines.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -47,7 +48,7 @@ impl HeldBack {
         }
     }
 
-    /// Takes the first bytes, at most so many and at least one; none if there are none.
+    /// Takes bytes from the front: at least one of them, and at most `most`. Empty if nothing is held back.
     ///
     /// # Errors
     /// The disk's.

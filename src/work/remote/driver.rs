@@ -34,8 +34,8 @@ const SHORT_PAUSES_APART: Duration = Duration::from_secs(5);
 /// nothing of it. Following again costs little, a submission has its payload to send again.
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENCE_WHILE_FOLLOWING: Duration = Duration::from_millis(400);
-/// So long after it agreed to end a unit we no longer believe a node that says it still runs. Otherwise a job that printed too
-/// much, or was cancelled, would keep its place for ever.
+/// How long a node that agreed to end a unit is believed when it says that the unit still runs. Without an end to that, a job
+/// that was cancelled, or printed too much, would keep its place for ever.
 const BELIEVED_FOR: Duration = Duration::from_secs(600);
 /// Between looks whether it still says so.
 const DENIAL_LOOK: Duration = Duration::from_secs(60);
