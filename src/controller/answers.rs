@@ -60,7 +60,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
         }
     };
     let mut all: Vec<_> = registry.instances.iter().zip(&overview.loads.instances).map(one).collect();
-    if let Some(why) = driver.halted()
+    if let Some(why) = driver.lease.halted()
         && let Some(own) = all.iter_mut().find(|one| one.name == driver.node.as_str())
     {
         // Its record may be that of another process by now.

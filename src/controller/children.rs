@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::core::{ChildEnd, ChildId, InstanceName, JobId};
-use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild};
+use super::core::{ChildEnd, ChildId, InstanceName, JobId, Known};
+use super::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children, PodChild};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, KUBE_CONFIG, KUBE_NAMESPACE, POD_NAME, PodPlace};
 use crate::rpc::UnitState;

@@ -71,10 +71,10 @@ impl OutputReader {
         job: JobId,
         part: OutputPart,
     ) -> Result<Self, OutputError> {
-        let (unit, is_whole) = match driver.first_unit(job) {
+        let (unit, is_whole) = match driver.publisher.first_unit(job) {
             // It shows a job that has ended, and runs on as it is being fetched.
             Some(unit) => {
-                let is_fetched = unit.extra().finished.is_some() && driver.is_followed(job);
+                let is_fetched = unit.extra().finished.is_some() && driver.publisher.is_followed(job);
                 (unit, !is_fetched)
             }
             None => Self::find(driver, job).await?,
@@ -98,7 +98,7 @@ impl OutputReader {
         let detail = driver.store.detail(job).await?;
         let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
         let holders: Vec<_> = holders.map(|(node, unit, _)| (node.clone(), unit.clone())).collect();
-        let unit = driver.leading(&detail.complete).or_else(|| driver.leading(&holders));
+        let unit = driver.publisher.leading(&detail.complete).or_else(|| driver.publisher.leading(&holders));
         let unit = unit.ok_or(OutputError::Elsewhere(job))?;
         let is_whole = !detail.row.state.is_final()
             || detail.is_whole(&driver.node, unit.id().as_str(), unit.output_size());

@@ -160,8 +160,8 @@ impl Controller {
 
     /// What is counted of it; nothing before its store is there.
     pub async fn figures(&self) -> Option<ControllerCounters> {
-        let service = self.service.borrow().clone();
-        Some(service?.driver.figures().await)
+        let driver = self.service.borrow().clone()?.driver;
+        Some(driver.base.figures.counters(&driver.store).await)
     }
 
     /// Returns it once its store is there; never if it is stopped before.
@@ -228,7 +228,7 @@ impl Service {
     /// Runs a driver, which the units behind a door are given.
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
         let service = door.service(driver.clone());
-        service.registry.release_leftovers(&driver.check_prefix());
+        service.registry.release_leftovers(&driver.checks.prefix());
         let units = door.open(&driver).await;
         door.follow_all(&driver, units).await;
         tokio::spawn(async move {
@@ -323,7 +323,7 @@ async fn follow_in_any_case(
 async fn follow(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Result<(), Error> {
     let job = match job {
         Submitted::New(job) => {
-            driver.attach_first(job, unit.clone()).await?;
+            driver.publisher.attach_first(job, unit.clone()).await?;
             return cancel_if_asked(driver, job, &unit).await;
         }
         Submitted::Known(job) => job,
@@ -341,14 +341,14 @@ async fn follow(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Resul
 
 /// Gives a job a unit, and cancels the job if the unit was cancelled before.
 async fn attach(driver: &Arc<JobDriver>, job: JobId, unit: JobUnit) -> Result<(), Error> {
-    driver.attach(job, unit.clone()).await?;
+    driver.publisher.attach(job, unit.clone()).await?;
     cancel_if_asked(driver, job, &unit).await
 }
 
 async fn cancel_if_asked(driver: &Arc<JobDriver>, job: JobId, unit: &JobUnit) -> Result<(), Error> {
     if unit.extra().cancel_requested {
         driver.store.cancel(None, job).await?;
-        driver.show(job).await?;
+        driver.publisher.show(job).await?;
     }
     Ok(())
 }

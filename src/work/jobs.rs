@@ -378,6 +378,12 @@ impl JobUnit {
         self.show(report, Durability::Durable).await;
     }
 
+    /// Ends it, as the job has no end of its own to show: it fails for this reason.
+    pub async fn fail(&self, why: &str) {
+        let (detail, extra) = (why.to_owned(), self.extra());
+        self.report(JobReport { state: State::Failed, detail, extra }).await;
+    }
+
     async fn show(&self, report: JobReport, how: Durability) {
         let size = self.output_size();
         let change = |status: &mut Status| {

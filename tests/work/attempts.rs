@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
-use meshd::controller::core::ChildEnd;
-use meshd::controller::driver::world::{
-    ChildInput, ChildNews, ChildRequest, ChildStream, Children as _, Known,
-};
+use meshd::controller::core::{ChildEnd, Known};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, ChildStream, Children as _};
 use meshd::rpc::OutputBound;
 use meshd::work::{FarUnit, Leftovers, State};
 

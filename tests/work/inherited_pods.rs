@@ -1,8 +1,8 @@
 //! The pods of container groups between two control nodes: taken over, forgotten, and left alone by those who may not act.
 
 use meshd::controller::children::RegistryChildren;
-use meshd::controller::core::{ChildEnd, ChildId, InstanceName};
-use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, Known, PodChild};
+use meshd::controller::core::{ChildEnd, ChildId, InstanceName, Known};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children, PodChild};
 use meshd::pods::options::{AuthMethod, KubernetesType};
 use meshd::pods::place::{KUBE_CONFIG, KUBE_POD, PodPlace};
 use meshd::rpc::OutputBound;

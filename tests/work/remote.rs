@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meshd::controller::children::RegistryChildren;
-use meshd::controller::core::{ChildEnd, InstanceName};
-use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _, Known};
+use meshd::controller::core::{ChildEnd, InstanceName, Known};
+use meshd::controller::driver::world::{ChildInput, ChildNews, ChildRequest, Children as _};
 use meshd::rpc::OutputBound;
 use meshd::rpc::request::SubmitRequest;
 use meshd::work::signing::{Signer, Verifier};

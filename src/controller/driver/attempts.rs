@@ -1,137 +1,126 @@
-//! The tasks of attempts, and what each has to do: one task for an attempt, however often its duty changes. What a task
-//! does is `attempt`'s.
+//! The attempts of this node's jobs: each has a task that does its duty, and this is what the tasks work with. What a task
+//! does is `attempt`'s; which duty an attempt has, the core's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
-use crate::controller::core::{AttemptNo, Duty, Evidence, JobId};
+use super::STORE_RETRY;
+use super::attempt::AttemptTask;
+use super::base::Base;
+use super::forgotten::Forgotten;
+use super::lease::LeaseKeeper;
+use super::pods::Pods;
+use super::publisher::Publisher;
+use super::sync::Syncs;
+use super::tasks::Tasks;
+use crate::controller::core::{Attempt, AttemptNo, ChildId, Duty, Evidence, Job, JobId, Progress};
+use crate::controller::store::Error;
+use crate::work::FarUnit;
 
-/// Locked for a look or an entry.
-#[derive(Default)]
-pub(super) struct Attempts(Mutex<BTreeMap<(JobId, AttemptNo), Task>>);
-
-struct Task {
-    duty: watch::Sender<Duty>,
-    abort: AbortHandle,
-    /// What its stream has said, once that has told the final status.
-    said: Option<Evidence>,
-    /// What that decided is there to be shown.
-    decided: Arc<Notify>,
-    /// Its end waits for the task to do so.
-    is_deciding: bool,
+pub(in crate::controller) struct Attempts {
+    pub(super) base: Arc<Base>,
+    pub(super) lease: Arc<LeaseKeeper>,
+    pub(super) publisher: Arc<Publisher>,
+    pub(super) pods: Pods,
+    pub(super) syncs: Syncs,
+    pub(super) forgotten: Forgotten,
+    tasks: Tasks,
 }
 
 impl Attempts {
-    /// Tells the task of an attempt its duty. If there is none, `start` makes one, which hears of later duties and of
-    /// [`Self::decide`].
-    pub(super) fn assign(
-        &self,
-        of: (JobId, AttemptNo),
-        duty: Duty,
-        start: impl FnOnce(watch::Receiver<Duty>, Arc<Notify>) -> AbortHandle,
-    ) {
-        let mut tasks = self.0.lock();
-        if let Some(task) = tasks.get(&of) {
-            task.duty.send_if_modified(|known| std::mem::replace(known, duty) != duty);
-            return;
-        }
-        let (duty, receiver) = watch::channel(duty);
-        let decided = Arc::new(Notify::new());
-        let abort = start(receiver, decided.clone());
-        tasks.insert(of, Task { duty, abort, said: None, decided, is_deciding: false });
+    pub(super) fn new(base: Arc<Base>, lease: Arc<LeaseKeeper>, publisher: Arc<Publisher>) -> Arc<Self> {
+        let (pods, forgotten) = (Pods::new(base.clone()), Forgotten::new(base.clone()));
+        let (syncs, tasks) = (Syncs::new(base.clone(), lease.clone()), Tasks::default());
+        Arc::new(Self { base, lease, publisher, pods, syncs, forgotten, tasks })
+    }
+
+    /// Tells an attempt's task its duty; one that has none gets one.
+    pub(super) fn assign(self: &Arc<Self>, job: JobId, n: AttemptNo, duty: Duty) {
+        self.tasks.assign((job, n), duty, |duty, decided| {
+            let this = self.clone();
+            let task = tokio::spawn(async move {
+                let task = AttemptTask { on: this.clone(), id: job, n, duty, decided };
+                if let Err(error) = task.drive().await {
+                    tracing::warn!(%job, attempt = %n, %error, "attempt failed, retrying");
+                    sleep(STORE_RETRY).await;
+                }
+                this.dismiss(job, n);
+                this.base.wake.notify_one();
+            });
+            task.abort_handle()
+        });
     }
 
     /// An attempt has no duty any more, or its task has ended.
-    pub(super) fn remove(&self, of: (JobId, AttemptNo)) {
-        self.0.lock().remove(&of);
+    pub(super) fn dismiss(&self, job: JobId, n: AttemptNo) {
+        self.tasks.remove((job, n));
+        self.publisher.published.await_no_more((job, n));
     }
 
-    /// Ends all tasks where they are.
+    /// Ends all tasks where they are. The units of attempts stay.
     pub(super) fn abort_all(&self) {
-        for (_, task) in std::mem::take(&mut *self.0.lock()) {
-            task.abort.abort();
+        for (job, n) in self.tasks.abort_all() {
+            self.publisher.published.await_no_more((job, n));
         }
     }
 
     /// The stream of an attempt has told the final status.
     pub(super) fn note_said(&self, of: (JobId, AttemptNo), evidence: Evidence) {
-        if let Some(task) = self.0.lock().get_mut(&of) {
-            task.said = Some(evidence);
-        }
+        self.tasks.note_said(of, evidence);
     }
 
     /// What the streams have told of which that is known.
     pub(super) fn said(&self) -> BTreeMap<(JobId, AttemptNo), Evidence> {
-        self.0.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect()
+        self.tasks.said()
     }
 
     /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that.
     pub(super) fn decide(&self, of: (JobId, AttemptNo)) -> bool {
-        let mut tasks = self.0.lock();
-        let Some(task) = tasks.get_mut(&of).filter(|task| task.said.is_some()) else { return false };
-        task.is_deciding = true;
-        task.decided.notify_one();
-        true
-    }
-
-    /// The task has done what [`Self::decide`] asked for.
-    pub(super) fn on_decided(&self, of: (JobId, AttemptNo)) {
-        if let Some(task) = self.0.lock().get_mut(&of) {
-            task.is_deciding = false;
+        // First: nobody shows the end before the task does.
+        self.publisher.published.await_output(of);
+        let decides = self.tasks.decide(of);
+        if !decides {
+            self.publisher.published.await_no_more(of);
         }
+        decides
     }
 
-    /// Whether the end of a job waits for [`Self::decide`].
-    pub(super) fn is_deciding(&self, id: JobId) -> bool {
-        self.0.lock().iter().any(|((job, _), task)| *job == id && task.is_deciding)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::controller::core::ChildEnd;
-
-    const ONE: (JobId, AttemptNo) = (JobId(1), AttemptNo(1));
-
-    fn evidence() -> Evidence {
-        Evidence::of_unit(ChildEnd::Failed, String::new())
+    /// What the unit of an attempt does at the moment, if it is not over and this node drives it.
+    pub(in crate::controller) fn detail(&self, attempt: &Attempt) -> Option<String> {
+        attempt.is_open().then(|| self.base.children.detail(&attempt.unit.to_string())).flatten()
     }
 
-    #[tokio::test]
-    async fn an_attempt_has_one_task_which_hears_of_every_duty() {
-        let attempts = Attempts::default();
-        let (mut duties, mut started) = (None, 0);
-        for duty in [Duty::Send, Duty::Send, Duty::Cancel] {
-            attempts.assign(ONE, duty, |duty, _| {
-                (duties, started) = (Some(duty), started + 1);
-                tokio::spawn(std::future::pending::<()>()).abort_handle()
-            });
+    /// What a job waits for that is placed and does not run.
+    pub(in crate::controller) fn start_waits_for(&self, job: &Job) -> Option<String> {
+        let is_placed = |attempt: &&Attempt| attempt.progress == Progress::Placed;
+        job.current().filter(is_placed).and_then(|attempt| self.detail(attempt))
+    }
+
+    /// What the node of an attempt that was sent before has of it under another ID.
+    pub(super) async fn far_unit(&self, child: &ChildId) -> Result<Option<FarUnit>, Error> {
+        let id = self.base.store.far_unit(child.clone()).await?;
+        if let Some(id) = &id {
+            self.note_far_unit(child, id).await;
         }
-        let mut duties = duties.unwrap();
-        assert_eq!((started, *duties.borrow_and_update()), (1, Duty::Cancel));
-        attempts.remove(ONE);
-        assert!(duties.changed().await.is_err(), "who has no duty any more hears that");
+        Ok(id.map(|id| FarUnit { id, may_be_released: true }))
     }
 
-    #[tokio::test]
-    async fn an_end_waits_for_a_task_only_if_its_stream_has_said_what_it_is() {
-        let attempts = Attempts::default();
-        assert!(!attempts.decide(ONE));
-        let mut decided = None;
-        attempts.assign(ONE, Duty::Follow, |_, notify| {
-            decided = Some(notify);
-            tokio::spawn(std::future::pending::<()>()).abort_handle()
-        });
-        assert!(!attempts.decide(ONE) && !attempts.is_deciding(ONE.0));
-        attempts.note_said(ONE, evidence());
-        assert!(attempts.decide(ONE) && attempts.is_deciding(ONE.0) && !attempts.is_deciding(JobId(2)));
-        decided.unwrap().notified().await;
-        attempts.on_decided(ONE);
-        assert!(!attempts.is_deciding(ONE.0));
+    /// The node of an attempt has given its unit this ID.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(in crate::controller) async fn keep_far_unit(&self, child: ChildId, id: String) -> Result<(), Error> {
+        self.base.store.keep_far_unit(self.lease.fence(), child.clone(), id.clone()).await?;
+        self.note_far_unit(&child, &id).await;
+        Ok(())
+    }
+
+    /// The job's unit knows it too: the store may lose it with its last commits.
+    async fn note_far_unit(&self, child: &ChildId, id: &str) {
+        if let Some(unit) = self.publisher.first_unit(child.job) {
+            unit.note_far_unit(&child.to_string(), id).await;
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! Health checks: one unit on the instance that asks the runner for the machine's size.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::JobDriver;
+use parking_lot::Mutex;
+
+use super::base::Base;
+use super::lease::LeaseKeeper;
 use super::world::{ChildInput, ChildNews, ChildRequest};
 use crate::controller::core::{ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time};
 use crate::controller::health::{
@@ -25,20 +29,33 @@ struct Examined {
     is_proven: bool,
 }
 
-impl JobDriver {
+/// The checks of this control node. Clones share them.
+#[derive(Clone)]
+pub(in crate::controller) struct Checks {
+    base: Arc<Base>,
+    lease: Arc<LeaseKeeper>,
+    /// The instances whose check runs. Locked for a look or an entry.
+    running: Arc<Mutex<BTreeSet<InstanceName>>>,
+}
+
+impl Checks {
+    pub(super) fn new(base: Arc<Base>, lease: Arc<LeaseKeeper>) -> Self {
+        Self { base, lease, running: Arc::default() }
+    }
+
     /// How the units of checks begin.
-    pub fn check_prefix(&self) -> String {
-        format!("c{:08x}h", self.install)
+    pub(in crate::controller) fn prefix(&self) -> String {
+        format!("c{:08x}h", self.base.install)
     }
 
     /// Starts the checks that are due.
-    pub(super) async fn check_instances(self: &Arc<Self>) -> Result<(), Error> {
-        let mut registry = self.store.registry().await?;
-        let now = self.store.now().await?;
+    pub(super) async fn start_due(&self) -> Result<(), Error> {
+        let mut registry = self.base.store.registry().await?;
+        let now = self.base.store.now().await?;
         // Who is seen and answers nothing is asked anew, and its record says what comes of that: a node on the way may let
         // pass what is said of it, and none of its streams.
-        let lost_after = self.options().timers.lost_after;
-        for name in self.children.unanswering(lost_after) {
+        let lost_after = self.base.options().timers.lost_after;
+        for name in self.base.children.unanswering(lost_after) {
             let found = registry.instance_mut(&name).ok();
             let is_due = |last: Option<Time>| last.is_none_or(|last| now.since(last) >= lost_after);
             if let Some(record) = found.filter(|record| is_due(record.last_health_check))
@@ -47,20 +64,20 @@ impl JobDriver {
                 record.instance.request_health_check(now);
             }
         }
-        let running = self.presence.checked();
-        for name in next_checks(&registry.plain_instances(), &self.node, &running, now) {
-            self.presence.begin_check(name.clone());
+        let running = self.running.lock().clone();
+        for name in next_checks(&registry.plain_instances(), &self.base.node, &running, now) {
+            self.running.lock().insert(name.clone());
             let this = self.clone();
             tokio::spawn(async move {
                 this.check(&name).await;
-                this.presence.end_check(&name);
-                this.wake.notify_one();
+                this.running.lock().remove(&name);
+                this.base.wake.notify_one();
             });
         }
         Ok(())
     }
 
-    async fn check(self: &Arc<Self>, name: &InstanceName) {
+    async fn check(&self, name: &InstanceName) {
         let Examined { unit, report, is_proven } = self.examine(name).await;
         let errors = report.as_ref().err().cloned();
         match (self.save_health(name, report, is_proven).await, errors) {
@@ -80,27 +97,27 @@ impl JobDriver {
     ///
     /// # Errors
     /// There is no such instance, this node is not the one to check it, or it cannot be reached from here.
-    pub async fn try_health(
-        self: &Arc<Self>,
+    pub(in crate::controller) async fn try_health(
+        &self,
         name: &InstanceName,
         audit: Audit,
     ) -> Result<InstanceRecord, Error> {
-        let mut registry = self.store.registry().await?;
-        let now = self.store.now().await?;
+        let mut registry = self.base.store.registry().await?;
+        let now = self.base.store.now().await?;
         let instance = &registry.instance_mut(name)?.instance;
         if let Some(why) = uncheckable(instance) {
             return Err(Error::Conflict(why));
         }
-        if !is_checked_by(instance, &self.node) {
+        if !is_checked_by(instance, &self.base.node) {
             return Err(Error::Conflict(format!("control node {name} checks itself: ask there")));
         }
-        if !instance.is_reachable_from(&self.node) {
-            return Err(Error::Conflict(format!("{name} cannot be reached from {}", self.node)));
+        if !instance.is_reachable_from(&self.base.node) {
+            return Err(Error::Conflict(format!("{name} cannot be reached from {}", self.base.node)));
         }
-        if !self.may_act() {
+        if !self.lease.may_act() {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
-        self.store.record(audit).await?;
+        self.base.store.record(audit).await?;
         let (this, checked) = (self.clone(), name.clone());
         // Its unit is removed even if nobody waits for the report any more.
         let examined = tokio::spawn(async move {
@@ -115,10 +132,10 @@ impl JobDriver {
 
     /// Has the runner of an instance measure its machine, in a unit that is to be removed.
     async fn examine(&self, name: &InstanceName) -> Examined {
-        let options = self.options();
-        let is_own = *name == self.node;
-        let unit = format!("{}{:016x}", self.check_prefix(), rand::random::<u64>());
-        let offer = match self.store.offer_of(name.clone()).await {
+        let options = self.base.options();
+        let is_own = *name == self.base.node;
+        let unit = format!("{}{:016x}", self.prefix(), rand::random::<u64>());
+        let offer = match self.base.store.offer_of(name.clone()).await {
             Ok(offer) => offer.unwrap_or_default(),
             Err(error) => {
                 return Examined { unit, report: Err(vec![error.to_string()]), is_proven: false };
@@ -139,14 +156,15 @@ impl JobDriver {
             pod: None,
         };
         // Nobody else has this node's name, or a certificate names it.
-        let is_proven = is_own || request.tls.as_ref().is_some_and(|profile| self.mesh.proves_names(profile));
+        let is_proven =
+            is_own || request.tls.as_ref().is_some_and(|profile| self.base.mesh.proves_names(profile));
         let (work_type, mut is_accepted) = (request.work_type.clone(), false);
         let ended = tokio::time::timeout(BUDGET, self.ask(request, &mut is_accepted)).await;
         let report = match ended {
             Ok(end) => end.report(),
             Err(_) => {
-                let detail = self.children.detail(&unit);
-                let (observer, work_type) = (&self.node, work_type.as_str());
+                let detail = self.base.children.detail(&unit);
+                let (observer, work_type) = (&self.base.node, work_type.as_str());
                 let silence = Silence { instance: name, observer, work_type, is_accepted, detail };
                 Err(vec![silence.to_string()])
             }
@@ -155,9 +173,9 @@ impl JobDriver {
     }
 
     async fn remove_check(&self, unit: String) {
-        self.children.cancel(unit.clone()).await;
+        self.base.children.cancel(unit.clone()).await;
         for _ in 0..RELEASES {
-            if self.children.release(unit.clone(), Leftovers::End).await {
+            if self.base.children.release(unit.clone(), Leftovers::End).await {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
@@ -166,10 +184,10 @@ impl JobDriver {
 
     async fn ask(&self, request: ChildRequest, is_accepted: &mut bool) -> CheckEnd {
         let unit = request.unit.clone();
-        if let Err(detail) = self.children.send(request, ChildInput::default()).await {
+        if let Err(detail) = self.base.children.send(request, ChildInput::default()).await {
             return CheckEnd { child: ChildEnd::Failed, detail, output: Vec::new() };
         }
-        let mut stream = self.children.follow(unit, 0).await;
+        let mut stream = self.base.children.follow(unit, 0).await;
         let mut output = Vec::new();
         loop {
             match stream.next().await {
@@ -182,12 +200,6 @@ impl JobDriver {
         }
     }
 
-    /// How forks are counted now.
-    pub(super) fn rates(&self) -> Rates {
-        let options = self.options();
-        Surroundings::of_process().rates(options.forks_per_cpu, options.mib_per_fork, options.memory_reserve)
-    }
-
     /// Computes the capacity of every instance that was measured at those rates.
     pub(super) async fn measure_again(&self, rates: Rates) -> Result<(), Error> {
         let measure = move |registry: &mut Registry| {
@@ -198,24 +210,10 @@ impl JobDriver {
                 changed | (former != record.instance.capacities)
             })
         };
-        if !measure(&mut self.store.registry().await?) {
+        if !measure(&mut self.base.store.registry().await?) {
             return Ok(());
         }
-        self.store.change_registry(None, move |registry, _| Ok(measure(registry))).await.map(drop)
-    }
-
-    /// An instance did not prove itself to an attempt, of which nothing was sent: it starts no more jobs before a check of its
-    /// health has succeeded.
-    pub(super) async fn note_unanswering(&self, name: InstanceName, why: String) -> Result<(), Error> {
-        let change = move |registry: &mut Registry, now| {
-            // It may be gone. And of the attempts that end so together one counts.
-            let found = registry.instance_mut(&name).ok().map(|record| &mut record.instance);
-            if let Some(instance) = found.filter(|instance| instance.node_state == NodeState::Ready) {
-                instance.on_unhealthy(vec![why.clone()], now);
-            }
-            Ok(())
-        };
-        self.store.change_registry(None, change).await
+        self.base.store.change_registry(None, move |registry, _| Ok(measure(registry))).await.map(drop)
     }
 
     async fn save_health(
@@ -224,7 +222,7 @@ impl JobDriver {
         report: Result<HealthReport, Vec<String>>,
         is_proven: bool,
     ) -> Result<bool, Error> {
-        self.store.change_registry(None, self.health_change(name, report, is_proven)).await
+        self.base.store.change_registry(None, self.health_change(name, report, is_proven)).await
     }
 
     /// What a check changes of an instance's record; true if its errors are others than before.
@@ -235,8 +233,8 @@ impl JobDriver {
         is_proven: bool,
     ) -> impl Fn(&mut Registry, Time) -> Result<bool, Error> + Send + use<> {
         let surroundings = Surroundings::of_process();
-        let report = report.map(|it| if *name == self.node { surroundings.correct(it) } else { it });
-        let (name, rates) = (name.clone(), self.rates());
+        let report = report.map(|it| if *name == self.base.node { surroundings.correct(it) } else { it });
+        let (name, rates) = (name.clone(), self.base.rates());
         move |registry: &mut Registry, now| {
             let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;
@@ -267,4 +265,18 @@ fn former_name(registry: &Registry, name: &InstanceName, report: &HealthReport) 
         other.name != *name && other.node_state == NodeState::Unavailable && other.uuid.as_ref() == Some(uuid)
     };
     records.filter(was_it).map(|other| other.name.clone()).next()
+}
+
+/// An instance did not prove itself to an attempt, of which nothing was sent: it starts no more jobs before a check of its
+/// health has succeeded.
+pub(super) async fn note_unanswering(base: &Base, name: InstanceName, why: String) -> Result<(), Error> {
+    let change = move |registry: &mut Registry, now| {
+        // It may be gone. And of the attempts that end so together one counts.
+        let found = registry.instance_mut(&name).ok().map(|record| &mut record.instance);
+        if let Some(instance) = found.filter(|instance| instance.node_state == NodeState::Ready) {
+            instance.on_unhealthy(vec![why.clone()], now);
+        }
+        Ok(())
+    };
+    base.store.change_registry(None, change).await
 }

@@ -1,97 +1,93 @@
 //! The end of an attempt: what is missing of its job's output is written, the output is measured, and both are saved with
 //! the end, in one transaction that also lets the attempt's unit go.
 
-use std::sync::Arc;
-
-use super::JobDriver;
+use super::attempts::Attempts;
 use super::output::{self, AttemptOutput};
-use super::world::{ChildNews, Known};
-use crate::controller::core::{Attempt, AttemptNo, Driven, Ending, Job, JobId, Refused, Time};
+use super::world::ChildNews;
+use crate::controller::core::{Attempt, AttemptNo, Driven, Ending, Job, JobId, Known, Refused, Time};
 use crate::controller::store::{Error, HeldOutput, JobDetail};
 
-impl JobDriver {
-    /// An attempt has ended. What is still missing of its output is written first, so that the length and the hash of the
-    /// job's output are saved with the end: from then on its unit may be released.
-    pub(super) async fn conclude(
-        self: &Arc<Self>,
-        id: JobId,
-        n: AttemptNo,
-        mut written: Option<&mut AttemptOutput>,
-        report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<JobDetail, Error> {
-        let before = self.store.job(id).await?;
-        // What ends with it, and whether another attempt follows, as far as can be known before it is saved.
-        let mut after = before.clone();
-        report(&mut after.driven_by(&self.fence()).map_err(Refused::from)?, Time(0))?;
-        let is_final = after.state.is_final();
-        let last_words = match after.attempt(n) {
-            Some(attempt) if after.closes_output() => {
-                Some(if is_final { after.explanation.clone() } else { last_words(attempt) })
-            }
-            Some(_) | None => None,
-        };
-        let mut held = None;
-        if before.is_current(n) && !before.state.is_final() {
-            if let Some(output) = &mut written {
-                output.write_held(is_final).await?;
-                held = output.end(last_words.as_deref()).await?;
-            } else if let Some(unit) = self.first_unit(id)
-                && let Some(output) = output::writer(&self.store, &unit, &before, n).await?
-            {
-                held = Some(output::held(&output, last_words.as_deref()).await?);
-            }
+/// An attempt has ended. What is still missing of its output is written first, so that the length and the hash of the
+/// job's output are saved with the end: from then on its unit may be released.
+pub(super) async fn conclude(
+    on: &Attempts,
+    id: JobId,
+    n: AttemptNo,
+    mut written: Option<&mut AttemptOutput>,
+    report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
+) -> Result<JobDetail, Error> {
+    let before = on.base.store.job(id).await?;
+    // What ends with it, and whether another attempt follows, as far as can be known before it is saved.
+    let mut after = before.clone();
+    report(&mut after.driven_by(&on.lease.fence()).map_err(Refused::from)?, Time(0))?;
+    let is_final = after.state.is_final();
+    let last_words = match after.attempt(n) {
+        Some(attempt) if after.closes_output() => {
+            Some(if is_final { after.explanation.clone() } else { last_words(attempt) })
         }
-        let figures = match written {
-            Some(output) => Some(output.figures(true).await),
+        Some(_) | None => None,
+    };
+    let mut held = None;
+    if before.is_current(n) && !before.state.is_final() {
+        if let Some(output) = &mut written {
+            output.write_held(is_final).await?;
+            held = output.end(last_words.as_deref()).await?;
+        } else if let Some(unit) = on.publisher.first_unit(id)
+            && let Some(output) = output::writer(&on.base.store, &unit, &before, n).await?
+        {
+            held = Some(output::held(&output, last_words.as_deref()).await?);
+        }
+    }
+    let figures = match written {
+        Some(output) => Some(output.figures(true).await),
+        None => None,
+    };
+    on.base.store.drive_to_end(on.lease.fence(), (id, n), figures, held, report).await
+}
+
+/// The units of a job show its end, and the attempt's unit may be released: one whose end was told is read to
+/// its end before.
+pub(super) async fn complete(on: &Attempts, mut detail: JobDetail, n: AttemptNo) -> Result<(), Error> {
+    let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
+    let job = &detail.job;
+    if let Some(attempt) = job.attempt(n).filter(is_due) {
+        let counts = job.is_current(n);
+        let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
+        let held = match unread {
+            Some(attempt) => read_ended(on, job, attempt).await?,
+            // It ended by a loss.
+            None if counts && job.state.is_final() && attempt.output.is_none() => {
+                on.publisher.output_ended(job.id).await?;
+                None
+            }
             None => None,
         };
-        self.store.drive_to_end(self.fence(), (id, n), figures, held, report).await
+        detail = on.base.store.drive_to_end(on.lease.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;
     }
+    on.publisher.show_detail(&detail).await
+}
 
-    /// The units of a job show its end, and the attempt's unit may be released: one whose end was told is read to
-    /// its end before.
-    pub(super) async fn complete(self: &Arc<Self>, mut detail: JobDetail, n: AttemptNo) -> Result<(), Error> {
-        let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
-        let job = &detail.job;
-        if let Some(attempt) = job.attempt(n).filter(is_due) {
-            let counts = job.is_current(n);
-            let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
-            let held = match unread {
-                Some(attempt) => self.read_ended(job, attempt).await?,
-                // It ended by a loss.
-                None if counts && job.state.is_final() && attempt.output.is_none() => {
-                    self.output_ended(job.id).await?;
-                    None
-                }
-                None => None,
-            };
-            detail = self.store.drive_to_end(self.fence(), (job.id, n), None, held, |_, _| Ok(())).await?;
-        }
-        self.show_detail(&detail).await
+/// Reads the rest of the output of an attempt that has ended. Nobody has it if its unit is gone.
+async fn read_ended(on: &Attempts, job: &Job, attempt: &Attempt) -> Result<Option<HeldOutput>, Error> {
+    let child = attempt.unit.to_string();
+    if on.base.children.known(&child) != Known::Here {
+        return Ok(None);
     }
-
-    /// Reads the rest of the output of an attempt that has ended. Nobody has it if its unit is gone.
-    async fn read_ended(&self, job: &Job, attempt: &Attempt) -> Result<Option<HeldOutput>, Error> {
-        let child = attempt.unit.to_string();
-        if self.children.known(&child) != Known::Here {
-            return Ok(None);
+    let (n, unit) = (attempt.n, on.publisher.first_unit(job.id));
+    let mut output = AttemptOutput::begin(&on.base.store, unit, job, n, &words_before(job, n)).await?;
+    let mut stream = on.base.children.follow(child.clone(), output.position()).await;
+    let end = loop {
+        match stream.next().await {
+            ChildNews::Accepted | ChildNews::Missing => {}
+            ChildNews::Output(bytes) => output.push(bytes).await?,
+            ChildNews::Ended { end, .. } => break end,
         }
-        let (n, unit) = (attempt.n, self.first_unit(job.id));
-        let mut output = AttemptOutput::begin(&self.store, unit, job, n, &words_before(job, n)).await?;
-        let mut stream = self.children.follow(child.clone(), output.position()).await;
-        let end = loop {
-            match stream.next().await {
-                ChildNews::Accepted | ChildNews::Missing => {}
-                ChildNews::Output(bytes) => output.push(bytes).await?,
-                ChildNews::Ended { end, .. } => break end,
-            }
-        };
-        if end.is_gone() {
-            return Ok(None);
-        }
-        output.write_held(job.state.is_final()).await?;
-        output.end(Some(job.explanation.as_str()).filter(|_| job.closes_output())).await
+    };
+    if end.is_gone() {
+        return Ok(None);
     }
+    output.write_held(job.state.is_final()).await?;
+    output.end(Some(job.explanation.as_str()).filter(|_| job.closes_output())).await
 }
 
 /// What the output of a job says before an attempt that follows another one.

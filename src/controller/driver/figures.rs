@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::JobDriver;
 use crate::controller::core::{JobKind, JobState};
-use crate::controller::store::JobRow;
+use crate::controller::store::{JobRow, Store};
 use crate::counters::{ControllerCounters, Durations};
 
 /// The numbers since the driver started.
@@ -32,16 +31,13 @@ impl Figures {
             self.start_delay.note(started.since(row.created));
         }
     }
-}
 
-impl JobDriver {
     /// What is counted at the moment; no jobs while the store is away.
-    pub async fn figures(&self) -> ControllerCounters {
-        let (jobs, oldest) = self.store.open_jobs().await.unwrap_or_default();
-        let (reads, writes, fenced) = self.store.figures();
+    pub(in crate::controller) async fn counters(&self, store: &Store) -> ControllerCounters {
+        let (jobs, oldest) = store.open_jobs().await.unwrap_or_default();
+        let (reads, writes, fenced) = store.figures();
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let figures = &self.figures;
-        let finished = figures.finished.lock();
+        let finished = self.finished.lock();
         ControllerCounters {
             jobs,
             oldest_pending: oldest.as_secs_f64(),
@@ -49,15 +45,15 @@ impl JobDriver {
                 .iter()
                 .map(|((kind, state), count)| (kind.name(), state.name(), *count))
                 .collect(),
-            start_delay: figures.start_delay.lengths(),
-            events: read(&figures.events),
-            pass: figures.pass.lengths(),
+            start_delay: self.start_delay.lengths(),
+            events: read(&self.events),
+            pass: self.pass.lengths(),
             reads,
             writes,
-            takeovers: read(&figures.takeovers),
+            takeovers: read(&self.takeovers),
             fenced,
-            orphans: read(&figures.orphans),
-            payload_bytes: read(&figures.payload_bytes),
+            orphans: read(&self.orphans),
+            payload_bytes: read(&self.payload_bytes),
         }
     }
 }

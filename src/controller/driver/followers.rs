@@ -8,24 +8,25 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::JobDriver;
+use super::base::Base;
 use super::measure::measure;
+use super::publisher::Publisher;
 use crate::controller::core::{InstanceName, JobId, OutputEnd};
 use crate::controller::output::OutputPart;
 use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
 use crate::controller::store::{Error, JobDetail, Kept};
 use crate::os::back_off::BackOff;
-use crate::rpc::UnitState;
-use crate::work::jobs::{JobOutput, JobReport, JobUnit};
+use crate::work::jobs::{JobOutput, JobUnit};
 
 /// Between two looks at a job.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two tries to get more of its output.
 const FETCH_RETRY: BackOff = BackOff::new(LOOK, Duration::from_secs(10));
 
-/// The output of a job on its way here, attempt by attempt.
-#[derive(Default)]
-struct Copying {
+/// Copies the output of a job to its units here, attempt by attempt.
+pub(super) struct Copier {
+    publisher: Arc<Publisher>,
+    job: JobId,
     stream: Option<PeerStream>,
     to: Option<JobOutput>,
     from: Option<InstanceName>,
@@ -45,99 +46,61 @@ struct Copying {
     told: String,
 }
 
-impl Copying {
+impl Copier {
+    pub(super) fn new(publisher: Arc<Publisher>, job: JobId) -> Self {
+        Self {
+            publisher,
+            job,
+            stream: None,
+            to: None,
+            from: None,
+            is_fruitful: false,
+            has_ended: false,
+            failures: 0,
+            retry: None,
+            measured: None,
+            is_wrong: false,
+            told: String::new(),
+        }
+    }
+
+    fn base(&self) -> &Base {
+        &self.publisher.base
+    }
+
     fn fail(&mut self) {
         self.failures += 1;
         self.retry = Some(Instant::now() + FETCH_RETRY.after(self.failures));
     }
-}
-
-impl JobDriver {
-    /// Has the units of a job here copy its output, and show the job's end once they have all of it.
-    pub(super) fn follow_elsewhere(self: &Arc<Self>, job: JobId) {
-        self.published.follow(job, || {
-            let this = self.clone();
-            let task = tokio::spawn(async move {
-                this.follow_job(job).await;
-                this.published.on_followed(job);
-                if let Err(error) = this.show(job).await {
-                    tracing::warn!(%job, %error, "a unit does not show the end of its job");
-                }
-            });
-            task.abort_handle()
-        });
-    }
-
-    /// Whether a follower shows the end of the job once its output is here.
-    pub(in crate::controller) fn is_followed(&self, job: JobId) -> bool {
-        self.published.is_followed(job)
-    }
-
-    /// Ends the units of a job that is not in the store, if it was deleted. If the store has lost it with its last commits
-    /// instead, the next poll notices that, and looks after its units.
-    pub(super) async fn end_deleted(&self, job: JobId) -> Result<(), Error> {
-        if self.store.lost(vec![job]).await?.is_empty() {
-            self.fail_units(job, &format!("job {job} was deleted")).await;
-        }
-        Ok(())
-    }
-
-    /// Ends the units of a job that has no end to show.
-    async fn fail_units(&self, job: JobId, why: &str) {
-        for unit in self.published.take(job) {
-            fail(&unit, why).await;
-        }
-    }
-
-    /// Ends the units of a job whose output nobody has any more. The store says so too, so that all that is said of the job
-    /// is the same.
-    async fn lose_output(&self, detail: &JobDetail, why: &str) {
-        let job = detail.row.id;
-        if let Err(error) = self.store.give_up_output(job, self.node.clone()).await {
-            tracing::warn!(%job, %error, "that an output is lost is not stored");
-        }
-        self.fail_units(job, why).await;
-    }
-
-    /// A client cancels or releases a unit. If all that it waits for is the output of a job that has ended, it ends.
-    /// Returns whether it does.
-    pub(in crate::controller) async fn give_up_fetching(&self, unit: &JobUnit) -> bool {
-        let is_fetched = unit.extra().finished.is_some() && !unit.is_final();
-        if is_fetched {
-            self.detach(unit.id().as_str());
-            fail(unit, "the output of its job was not waited for").await;
-        }
-        is_fetched
-    }
 
     /// Follows a job until all of its output is here, or is lost, or this node drives it.
-    async fn follow_job(self: &Arc<Self>, job: JobId) {
-        let mut changes = self.store.changes();
+    pub(super) async fn copy(mut self) {
+        let job = self.job;
+        let mut changes = self.base().store.changes();
         changes.mark_changed();
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut known: Option<JobDetail> = None;
         let mut looked = Instant::now();
-        let mut copying = Copying::default();
         loop {
-            let Some(unit) = self.first_unit(job) else { return };
-            let is_due = looked.elapsed() > self.options().timers.poll || copying.has_ended;
+            let Some(unit) = self.publisher.first_unit(job) else { return };
+            let is_due = looked.elapsed() > self.base().options().timers.poll || self.has_ended;
             if is_due || changes.has_changed().unwrap_or(false) {
                 changes.mark_unchanged();
                 looked = Instant::now();
-                match self.store.detail(job).await {
+                match self.base().store.detail(job).await {
                     Ok(detail) => {
                         let is_final = detail.row.state.is_final();
-                        let is_own = detail.row.controller_node.as_ref() == Some(&self.node);
+                        let is_own = detail.row.controller_node.as_ref() == Some(&self.base().node);
                         // Who drives it, or has to say how its output ends, copies nothing.
                         if is_own && (!is_final || detail.output_end().is_none()) {
                             return;
                         }
                         if !is_final {
-                            let _shown_later = self.show(job).await;
+                            let _shown_later = self.publisher.show(job).await;
                         }
                         if known.as_ref() != Some(&detail) {
-                            copying.retry = None;
+                            self.retry = None;
                         }
                         known = Some(detail);
                     }
@@ -146,47 +109,42 @@ impl JobDriver {
                 }
             }
             if let Some(detail) = known.as_ref().filter(|detail| detail.row.state.is_final()) {
-                match self.has_all(detail, &unit, &mut copying).await {
+                match self.has_all(detail, &unit).await {
                     Ok(true) => return,
                     Ok(false) => match self.where_it_is(detail) {
-                        Ok(told) => self.show_copying(detail, told, &mut copying).await,
-                        Err(why) => return self.lose_output(detail, &why).await,
+                        Ok(told) => self.show_copying(detail, told).await,
+                        Err(why) => return self.publisher.lose_output(detail, &why).await,
                     },
                     Err(error) => tracing::debug!(%job, %error, "an output is compared later"),
                 }
             }
-            self.copy_some(&unit, known.as_ref(), &mut copying, &mut ticks).await;
+            self.copy_some(&unit, known.as_ref(), &mut ticks).await;
         }
     }
 
     /// Whether a unit has all of the output of a job that has ended. Notes that, once it was compared.
-    async fn has_all(
-        &self,
-        detail: &JobDetail,
-        unit: &JobUnit,
-        copying: &mut Copying,
-    ) -> Result<bool, Error> {
+    async fn has_all(&mut self, detail: &JobDetail, unit: &JobUnit) -> Result<bool, Error> {
         let (id, size) = (unit.id().as_str(), unit.output_size());
-        if detail.is_whole(&self.node, id, size) {
+        if detail.is_whole(&self.base().node, id, size) {
             return Ok(true);
         }
         let (Some(end), Some(last)) = (detail.output_end(), detail.job.attempts.last()) else {
             return Ok(false);
         };
-        if size < end.bytes || copying.is_wrong {
+        if size < end.bytes || self.is_wrong {
             return Ok(false);
         }
-        let measured = match copying.measured {
+        let measured = match self.measured {
             Some(measured) => measured,
-            None => *copying.measured.insert(measure(unit).await?),
+            None => *self.measured.insert(measure(unit).await?),
         };
         if measured != end {
-            copying.is_wrong = true;
-            copying.fail();
+            self.is_wrong = true;
+            self.fail();
             return Ok(false);
         }
         let job = detail.row.id;
-        self.store.hold_complete((job, last.n), self.node.clone(), vec![id.to_owned()]).await?;
+        self.base().store.hold_complete((job, last.n), self.base().node.clone(), vec![id.to_owned()]).await?;
         Ok(true)
     }
 
@@ -205,9 +163,9 @@ impl JobDriver {
         Err(format!("output lost: job {} is {}, and {why}", detail.row.id, detail.row.state.name()))
     }
 
-    async fn show_copying(&self, detail: &JobDetail, told: String, copying: &mut Copying) {
-        if told != copying.told && self.show_running(detail, &told).await.is_ok() {
-            copying.told = told;
+    async fn show_copying(&mut self, detail: &JobDetail, told: String) {
+        if told != self.told && self.publisher.show_running(detail, &told).await.is_ok() {
+            self.told = told;
         }
     }
 
@@ -222,7 +180,7 @@ impl JobDriver {
                 holders.map(|(node, _, _)| node).collect()
             }
         };
-        sources.retain(|node| **node != self.node);
+        sources.retain(|node| **node != self.base().node);
         sources.sort_by_key(|node| Some(*node) != detail.row.controller_node.as_ref());
         sources.dedup();
         sources.into_iter().cloned().collect()
@@ -230,64 +188,63 @@ impl JobDriver {
 
     /// Takes the next piece of output, or returns at the next tick.
     async fn copy_some(
-        &self,
+        &mut self,
         unit: &JobUnit,
         detail: Option<&JobDetail>,
-        copying: &mut Copying,
         ticks: &mut tokio::time::Interval,
     ) {
         let sources = detail.map(|detail| self.sources(detail)).unwrap_or_default();
         let is_over = detail.is_some_and(|detail| detail.row.state.is_final());
-        if copying.from.as_ref().is_some_and(|from| !sources.contains(from)) {
-            (copying.from, copying.stream) = (None, None);
+        if self.from.as_ref().is_some_and(|from| !sources.contains(from)) {
+            (self.from, self.stream) = (None, None);
         }
-        if copying.stream.is_none() {
-            if !(std::mem::take(&mut copying.has_ended) && copying.is_fruitful) {
+        if self.stream.is_none() {
+            if !(std::mem::take(&mut self.has_ended) && self.is_fruitful) {
                 ticks.tick().await;
-                if copying.retry.is_some_and(|retry| Instant::now() < retry) {
+                if self.retry.is_some_and(|retry| Instant::now() < retry) {
                     return;
                 }
             }
-            let next = sources.get(copying.failures as usize % sources.len().max(1));
+            let next = sources.get(self.failures as usize % sources.len().max(1));
             if let (Some(detail), Some(from)) = (detail, next) {
-                copying.from = Some(from.clone());
-                match self.open_next(detail, unit, from, copying).await {
-                    Ok(Some(stream)) => (copying.stream, copying.is_fruitful) = (Some(stream), false),
+                self.from = Some(from.clone());
+                match self.open_next(detail, unit, from).await {
+                    Ok(Some(stream)) => (self.stream, self.is_fruitful) = (Some(stream), false),
                     // It may have more soon.
                     Ok(None) if !is_over => {}
-                    Ok(None) => copying.fail(),
+                    Ok(None) => self.fail(),
                     Err(error) => {
-                        copying.fail();
+                        self.fail();
                         let job = detail.row.id;
                         tracing::debug!(%job, %from, %error, "the output of a job is not fetched yet");
                     }
                 }
             }
         }
-        let Some(stream) = &mut copying.stream else { return };
+        let Some(stream) = &mut self.stream else { return };
         tokio::select! {
             piece = stream.next() => match piece {
                 Ok(Some(bytes)) => {
-                    if let Some(output) = &copying.to {
+                    if let Some(output) = &self.to {
                         output.append(bytes).await;
-                        (copying.is_fruitful, copying.measured) = (true, None);
+                        (self.is_fruitful, self.measured) = (true, None);
                         if !is_over {
-                            copying.failures = 0;
+                            self.failures = 0;
                         }
                     }
                 }
                 // Its attempt or its job has ended, or it was broken off.
                 Ok(None) => {
-                    (copying.stream, copying.has_ended) = (None, true);
-                    if is_over && !copying.is_fruitful {
-                        copying.fail();
+                    (self.stream, self.has_ended) = (None, true);
+                    if is_over && !self.is_fruitful {
+                        self.fail();
                     }
                 }
                 Err(error) => {
                     tracing::debug!(unit = %unit.id(), %error, "an output is fetched again from where it stopped");
-                    copying.stream = None;
+                    self.stream = None;
                     if is_over {
-                        copying.fail();
+                        self.fail();
                     }
                 }
             },
@@ -298,13 +255,13 @@ impl JobDriver {
     /// What follows in the output of a job behind what is here, to the end of an attempt; `None` if the source has no more
     /// so far. What is here goes if it is no beginning of what the source has.
     async fn open_next(
-        &self,
+        &mut self,
         detail: &JobDetail,
         unit: &JobUnit,
         from: &InstanceName,
-        copying: &mut Copying,
     ) -> Result<Option<PeerStream>, PeerError> {
-        let Some(peers) = self.peers.get() else { return Err(PeerError::NoHolder) };
+        let publisher = self.publisher.clone();
+        let Some(peers) = publisher.base.peers.get() else { return Err(PeerError::NoHolder) };
         let refused = |why: &str| PeerError::Refused { node: from.clone(), why: why.to_owned() };
         let ask = |part| peers.ask(from, PeerVerb::Output(part), detail.row.id);
         let there = ask(OutputPart { from: u64::MAX, follow: false, attempt: None }).await?.0;
@@ -322,12 +279,12 @@ impl JobDriver {
         let starts: BTreeMap<u32, u64> = there.starts.iter().copied().collect();
         let is_beginning =
             are_same && (starts.is_empty() || begin_alike(&starts, &known.output_starts, size));
-        if !is_beginning || copying.is_wrong || (is_over && size > there.size) {
+        if !is_beginning || self.is_wrong || (is_over && size > there.size) {
             if end.is_some_and(|end| there.size < end.bytes) {
                 return Err(refused("it has lost a part of it"));
             }
             unit.lock_output().await.clear(0).await.map_err(|error| refused(&error.to_string()))?;
-            (copying.is_wrong, copying.measured) = (false, None);
+            (self.is_wrong, self.measured) = (false, None);
         } else if size > there.size || (is_over && size == there.size) {
             return Ok(None);
         }
@@ -338,7 +295,7 @@ impl JobDriver {
         if start.is_none_or(|start| start == size) {
             to.begin(attempt.and_then(|n| children.get(&n).cloned()), None).await;
         }
-        copying.to = Some(to);
+        self.to = Some(to);
         let from = size.saturating_sub(start.unwrap_or(0));
         Ok(Some(ask(OutputPart { from, follow: true, attempt }).await?.1))
     }
@@ -354,9 +311,4 @@ fn begin_alike(one: &BTreeMap<u32, u64>, other: &BTreeMap<u32, u64>, size: u64) 
     let oldest = |starts: &BTreeMap<u64, u32>| starts.keys().next().copied().unwrap_or(size);
     let known = oldest(&one).max(oldest(&other)).min(size)..size;
     one.range(known.clone()).eq(other.range(known))
-}
-
-async fn fail(unit: &JobUnit, why: &str) {
-    let (detail, extra) = (why.to_owned(), unit.extra());
-    unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
 }

@@ -3,13 +3,12 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::JobDriver;
-use super::request::parsed;
+use super::attempts::Attempts;
+use super::sync::Project;
 use super::world::ChildInput;
 use crate::controller::core::{Attempt, ChildType, Duty, Ending, JobKind};
 use crate::controller::credentials::{CredentialName, Credentials, RegistryLogin};
@@ -39,47 +38,49 @@ impl Prepared {
     }
 }
 
-impl JobDriver {
-    /// What the child of a job reads. It takes as long as the sync of its project.
-    pub(super) async fn input(
-        self: &Arc<Self>,
-        detail: &JobDetail,
-        attempt: &Attempt,
-        duty: &mut watch::Receiver<Duty>,
-    ) -> Result<Prepared, Error> {
-        let (job, header) = (&detail.job, parsed(detail)?);
-        if job.kind == JobKind::ProjectSync {
-            return Ok(match self.sync_input(job.id, header).await {
-                Ok(stream) => Prepared::Ready(ChildInput { head: stream, files: Vec::new() }, None),
-                Err(why) => Prepared::error(why),
-            });
-        }
-        let Some(unit) = self.first_unit(job.id) else {
-            return Ok(Prepared::error("its payload is gone: its unit was released by force, or shows an end that the store has lost".to_owned()));
-        };
-        let tree = match &header.sync {
-            None => None,
-            Some(sync) => match self.project(job.id, attempt, sync, duty).await? {
-                super::sync::Project::There(tree) => Some(tree),
-                super::sync::Project::Missing(why) => {
-                    return Ok(Prepared::Impossible(Ending::Failed, why));
-                }
-                super::sync::Project::Unwanted => return Ok(Prepared::Unwanted),
-            },
-        };
-        let mut wanted = Wanted {
-            credentials: Credentials::new(self.options().credentials.clone()),
-            in_pod: attempt.child == ChildType::Container,
-            limit: detail.row.terms.limit.clone(),
-            header,
-        };
-        let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));
-        let read = tokio::task::spawn_blocking(move || wanted.read(&path, project.as_deref())).await;
-        Ok(match read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())) {
-            Ok(input) => Prepared::Ready(input, tree),
+/// What the child of a job reads. It takes as long as the sync of its project.
+pub(super) async fn input(
+    on: &Attempts,
+    detail: &JobDetail,
+    header: &Header,
+    attempt: &Attempt,
+    duty: &mut watch::Receiver<Duty>,
+) -> Result<Prepared, Error> {
+    let job = &detail.job;
+    if job.kind == JobKind::ProjectSync {
+        return Ok(match on.syncs.input(job.id, header).await {
+            Ok(stream) => Prepared::Ready(ChildInput { head: stream, files: Vec::new() }, None),
             Err(why) => Prepared::error(why),
-        })
+        });
     }
+    let Some(unit) = on.publisher.first_unit(job.id) else {
+        return Ok(Prepared::error(
+            "its payload is gone: its unit was released by force, or shows an end that the store has lost"
+                .to_owned(),
+        ));
+    };
+    let tree = match &header.sync {
+        None => None,
+        Some(sync) => match on.syncs.project(job.id, attempt, sync, duty).await? {
+            Project::There(tree) => Some(tree),
+            Project::Missing(why) => {
+                return Ok(Prepared::Impossible(Ending::Failed, why));
+            }
+            Project::Unwanted => return Ok(Prepared::Unwanted),
+        },
+    };
+    let mut wanted = Wanted {
+        credentials: Credentials::new(on.base.options().credentials.clone()),
+        in_pod: attempt.child == ChildType::Container,
+        limit: detail.row.terms.limit.clone(),
+        header: header.clone(),
+    };
+    let (path, project) = (unit.payload(), tree.as_ref().map(|tree| tree.path().to_owned()));
+    let read = tokio::task::spawn_blocking(move || wanted.read(&path, project.as_deref())).await;
+    Ok(match read.unwrap_or_else(|_| Err("its payload could not be read".to_owned())) {
+        Ok(input) => Prepared::Ready(input, tree),
+        Err(why) => Prepared::error(why),
+    })
 }
 
 /// What is to become of a payload.

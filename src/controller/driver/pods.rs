@@ -1,62 +1,84 @@
 //! The units of container groups, and what they need of their cluster. Owns how long a cluster that does not answer is
 //! waited for, and which control node's pod is followed; what a pod looks like is `clusters`' business.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::JobDriver;
-use super::request::parsed;
-use super::world::{ChildRequest, Known, PodChild};
+use super::base::Base;
+use super::world::{ChildRequest, PodChild};
 use crate::controller::clusters::{GroupFault, PodSetup, pod_type};
-use crate::controller::core::{Attempt, Duty, GroupName, Job, Progress};
+use crate::controller::core::{Attempt, ChildType, Duty, GroupName, JobId, Known, Progress};
 use crate::controller::credentials::Credentials;
-use crate::controller::options::KUBE_RUNTIME_TYPE;
-use crate::controller::store::{Error, GroupRecord, JobDetail};
+use crate::controller::header::Header;
+use crate::controller::options::{KUBE_RUNTIME_TYPE, RUNNER_TYPE};
+use crate::controller::store::{Error, GroupRecord};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
+use crate::rpc::OutputBound;
 
 /// Between two tries to write a secret.
 const SECRET_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How long a secret is tried to be written: as long as a pod may wait for its start.
 const SECRET_WITHIN: Duration = Duration::from_secs(2 * 3600);
 
-impl JobDriver {
-    /// The unit of an attempt in a container group, or why there can be none.
-    pub(super) async fn pod_request(
+/// What pods need. Clones share it.
+#[derive(Clone)]
+pub(in crate::controller) struct Pods {
+    base: Arc<Base>,
+}
+
+impl Pods {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self { base }
+    }
+
+    /// The work type of an attempt's unit.
+    pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
+        Ok(match attempt.child {
+            ChildType::Local => self.base.options().runner.name.clone(),
+            ChildType::Runner => RUNNER_TYPE.to_owned(),
+            ChildType::Container => self.pod_type(&attempt.group).await?.to_owned(),
+        })
+    }
+
+    /// The unit of an attempt in a container group that may print so much, or why there can be none.
+    pub(super) async fn request(
         &self,
-        detail: &JobDetail,
+        job: JobId,
         attempt: &Attempt,
+        header: &Header,
+        max_stdout: OutputBound,
     ) -> Result<Result<ChildRequest, String>, Error> {
-        let (job, header) = (&detail.job, parsed(detail)?);
         let request = ChildRequest {
             unit: attempt.unit.to_string(),
-            node: self.node.clone(),
+            node: self.base.node.clone(),
             work_type: self.child_type(attempt).await?,
             params: String::new(),
             run_dir: None,
             signed: false,
             tls: None,
             ttl: None,
-            max_stdout: self.job_bound(job.id, attempt, &header),
+            max_stdout,
             far: None,
             pod: None,
         };
         // What runs already needs neither credential nor definition, which may have changed.
-        if self.children.known(&request.unit) == Known::Here {
+        if self.base.children.known(&request.unit) == Known::Here {
             return Ok(Ok(request));
         }
-        let group = match self.store.registry().await?.group_mut(&attempt.group) {
+        let group = match self.base.store.registry().await?.group_mut(&attempt.group) {
             Ok(group) => group.clone(),
             Err(Error::NoGroup(group)) => return Ok(Err(format!("container group {group} is deleted"))),
             Err(error) => return Err(error),
         };
         let setup = self.pod_setup();
         // What runs has been sent, perhaps from here, before another control node drove the job for a while.
-        let is_inherited = attempt.sender != self.node || attempt.progress != Progress::Placed;
-        let id = job.id;
-        let made = in_background(move || setup.child(&group, id, header.runner.as_ref())).await;
+        let is_inherited = attempt.sender != self.base.node || attempt.progress != Progress::Placed;
+        let runner = header.runner.clone();
+        let made = in_background(move || setup.child(&group, job, runner.as_ref())).await;
         let named = |fault| format!("container group {}: {fault}", attempt.group);
         Ok(made
             .map(|pod| ChildRequest { pod: Some(PodChild { is_inherited, ..pod }), ..request })
@@ -64,8 +86,8 @@ impl JobDriver {
     }
 
     /// The work type of a container group's units. A group that is gone had a cluster.
-    pub(super) async fn pod_type(&self, group: &GroupName) -> Result<&'static str, Error> {
-        match self.store.registry().await?.group_mut(group) {
+    async fn pod_type(&self, group: &GroupName) -> Result<&'static str, Error> {
+        match self.base.store.registry().await?.group_mut(group) {
             Ok(group) => Ok(pod_type(group)),
             Err(Error::NoGroup(_)) => Ok(KUBE_RUNTIME_TYPE),
             Err(error) => Err(error),
@@ -76,7 +98,7 @@ impl JobDriver {
     ///
     /// # Errors
     /// It is refused, or the API server was away for too long.
-    pub(super) async fn prepare_pod(
+    pub(super) async fn prepare(
         &self,
         request: &ChildRequest,
         duty: &mut watch::Receiver<Duty>,
@@ -86,7 +108,7 @@ impl JobDriver {
         let prepare = async {
             let mut pauses = SECRET_RETRY;
             loop {
-                match self.children.prepare_pod(pod).await {
+                match self.base.children.prepare_pod(pod).await {
                     Err(ClusterError::Passing(cause)) if Instant::now() < give_up => {
                         tracing::warn!(unit = request.unit, cause, "a pull secret is not written yet");
                         sleep(pauses.next()).await;
@@ -108,26 +130,15 @@ impl JobDriver {
         }
     }
 
-    /// What the unit of an attempt does at the moment, if it is not over and this node drives it.
-    pub fn attempt_detail(&self, attempt: &Attempt) -> Option<String> {
-        attempt.is_open().then(|| self.children.detail(&attempt.unit.to_string())).flatten()
-    }
-
-    /// What a job waits for that is placed and does not run.
-    pub fn start_waits_for(&self, job: &Job) -> Option<String> {
-        let is_placed = |attempt: &&Attempt| attempt.progress == Progress::Placed;
-        job.current().filter(is_placed).and_then(|attempt| self.attempt_detail(attempt))
-    }
-
     /// Whether a group could run jobs: its settings, its credentials, and the work type of its units.
     ///
     /// # Errors
     /// What to change.
-    pub async fn check_group(&self, group: GroupRecord) -> Result<(), String> {
+    pub(in crate::controller) async fn check_group(&self, group: GroupRecord) -> Result<(), String> {
         let setup = self.pod_setup();
         let method = if group.cluster.is_some() { "runtime" } else { "incluster" };
         let pod = in_background(move || setup.trial(&group)).await.map_err(|fault| fault.to_string())?;
-        self.children.check_pod(&pod.place).await.map_err(|cause| {
+        self.base.children.check_pod(&pod.place).await.map_err(|cause| {
             let work_type = &pod.place.work_type;
             format!(
                 "this node's work type {work_type} does not take its pods: {cause} (container groups need a \
@@ -141,11 +152,11 @@ impl JobDriver {
     ///
     /// # Errors
     /// Those of the store, and why the place is not known.
-    pub async fn unneeded_secret(
+    pub(in crate::controller) async fn unneeded_secret(
         &self,
         former: GroupRecord,
     ) -> Result<Result<Option<(PodPlace, String)>, GroupFault>, Error> {
-        let groups = self.store.registry().await?.groups;
+        let groups = self.base.store.registry().await?.groups;
         let setup = self.pod_setup();
         Ok(in_background(move || {
             let Some((place, name)) = setup.secret(&former)? else { return Ok(None) };
@@ -162,12 +173,19 @@ impl JobDriver {
     ///
     /// # Errors
     /// In the API server's words.
-    pub async fn delete_secret(&self, place: PodPlace, name: String) -> Result<(), ClusterError> {
-        self.children.delete_secret(place, name).await
+    pub(in crate::controller) async fn delete_secret(
+        &self,
+        place: PodPlace,
+        name: String,
+    ) -> Result<(), ClusterError> {
+        self.base.children.delete_secret(place, name).await
     }
 
     fn pod_setup(&self) -> PodSetup {
-        PodSetup { install: self.install, credentials: Credentials::new(self.options().credentials.clone()) }
+        PodSetup {
+            install: self.base.install,
+            credentials: Credentials::new(self.base.options().credentials.clone()),
+        }
     }
 }
 

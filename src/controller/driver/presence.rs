@@ -1,5 +1,4 @@
-//! Which nodes are there: who sees which instance, by the clock of this process; the nodes that discovery found; and the
-//! instances whose health is being checked. It looks at no mesh and asks no store.
+//! Which nodes are there: who sees which instance, by the clock of this process; and the nodes that discovery found. It looks at no mesh and asks no store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +15,6 @@ pub(super) struct Presence {
     candidates: Mutex<Candidates>,
     /// An operator took one of them.
     taken: Notify,
-    checks: Mutex<BTreeSet<InstanceName>>,
 }
 
 impl Presence {
@@ -69,17 +67,5 @@ impl Presence {
 
     pub(super) async fn taken(&self) {
         self.taken.notified().await;
-    }
-
-    pub(super) fn checked(&self) -> BTreeSet<InstanceName> {
-        self.checks.lock().clone()
-    }
-
-    pub(super) fn begin_check(&self, name: InstanceName) {
-        self.checks.lock().insert(name);
-    }
-
-    pub(super) fn end_check(&self, name: &InstanceName) {
-        self.checks.lock().remove(name);
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::controller::core::{Job, JobId};
+use crate::controller::core::{AttemptNo, Job, JobId};
 use crate::work::jobs::JobUnit;
 
 /// Locks are held for a look or an entry.
@@ -20,6 +20,8 @@ pub(super) struct Published {
     shown: Mutex<BTreeMap<JobId, Job>>,
     /// Jobs whose output is being closed.
     closing: watch::Sender<BTreeSet<JobId>>,
+    /// Attempts whose tasks add to the outputs of their jobs before the ends of these are shown.
+    awaited: Mutex<BTreeSet<(JobId, AttemptNo)>>,
     /// The tasks that copy outputs from other control nodes.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
 }
@@ -116,6 +118,20 @@ impl Published {
     pub(super) async fn closed(&self, job: JobId) {
         // The sender is here, so this cannot fail.
         drop(self.closing.subscribe().wait_for(|closing| !closing.contains(&job)).await);
+    }
+
+    /// The end of a job is not shown before [`Self::await_no_more`].
+    pub(super) fn await_output(&self, of: (JobId, AttemptNo)) {
+        self.awaited.lock().insert(of);
+    }
+
+    pub(super) fn await_no_more(&self, of: (JobId, AttemptNo)) {
+        self.awaited.lock().remove(&of);
+    }
+
+    /// Whether the end of a job waits for an attempt's output.
+    pub(super) fn awaits(&self, id: JobId) -> bool {
+        self.awaited.lock().iter().any(|(job, _)| *job == id)
     }
 
     /// Has a task copy the output of a job, unless there is one.

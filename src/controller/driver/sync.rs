@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::JobDriver;
+use super::base::Base;
+use super::lease::LeaseKeeper;
 use crate::controller::core::{Attempt, Duty, JobId, JobState, Word};
 use crate::controller::credentials::{Credential, Credentials, Url};
 use crate::controller::header::{Header, ProjectSync};
@@ -28,10 +29,21 @@ pub(super) enum Project {
     Unwanted,
 }
 
-impl JobDriver {
+/// Has projects synced. Clones share it.
+#[derive(Clone)]
+pub(super) struct Syncs {
+    base: Arc<Base>,
+    lease: Arc<LeaseKeeper>,
+}
+
+impl Syncs {
+    pub(super) fn new(base: Arc<Base>, lease: Arc<LeaseKeeper>) -> Self {
+        Self { base, lease }
+    }
+
     /// The project of a job, synced if it has to be.
     pub(super) async fn project(
-        self: &Arc<Self>,
+        &self,
         id: JobId,
         attempt: &Attempt,
         sync: &ProjectSync,
@@ -40,25 +52,25 @@ impl JobDriver {
         if let Err(why) = self.repository_login(sync).await {
             return Ok(Project::Missing(why));
         }
-        let place = self.projects.place(sync);
+        let place = self.base.projects.place(sync);
         let url = sync.url.to_string();
         // What a branch or tag leads to, only the repository knows.
         let wanted = sync.revision.clone().filter(|revision| is_commit(revision));
-        let known = wanted.and_then(|commit| Some((self.projects.tree(&place, &commit)?, commit)));
+        let known = wanted.and_then(|commit| Some((self.base.projects.tree(&place, &commit)?, commit)));
         if let Some((tree, commit)) = known {
-            self.store.end_sync(self.fence(), id, None, url, commit).await?;
+            self.base.store.end_sync(self.lease.fence(), id, None, url, commit).await?;
             return Ok(Project::There(tree));
         }
-        let mirror = self.projects.mirror(&place);
+        let mirror = self.base.projects.mirror(&place);
         let Some(job) = self.begin_sync(attempt, sync, &place, duty).await? else {
             return Ok(Project::Unwanted);
         };
         let Some(state) = self.ended(job, duty).await? else {
-            self.store.cancel(None, job).await?;
+            self.base.store.cancel(None, job).await?;
             return Ok(Project::Unwanted);
         };
         // The answer was deleted if this node was restarted since it was read.
-        let known = self.store.detail(job).await?.revision.map(Ok);
+        let known = self.base.store.detail(job).await?.revision.map(Ok);
         let answer = place.answer(job.0).or(known);
         let commit = match (state, answer) {
             (JobState::Successful, Some(Ok(commit))) => commit,
@@ -66,7 +78,7 @@ impl JobDriver {
                 place.forget_answer(job.0);
                 let why = match answer {
                     Some(Err(why)) => why,
-                    Some(Ok(_)) | None => self.store.job(job).await?.explanation,
+                    Some(Ok(_)) | None => self.base.store.job(job).await?.explanation,
                 };
                 return Ok(Project::Missing(format!("its project could not be synced (job {job}): {why}")));
             }
@@ -77,10 +89,10 @@ impl JobDriver {
                 "its project could not be taken over from job {job}: {error}"
             )));
         }
-        self.store.end_sync(self.fence(), id, Some(job), url, commit.clone()).await?;
+        self.base.store.end_sync(self.lease.fence(), id, Some(job), url, commit.clone()).await?;
         place.forget_answer(job.0);
         drop(mirror);
-        let tree = self.projects.tree(&place, &commit);
+        let tree = self.base.projects.tree(&place, &commit);
         self.shrink_projects();
         let missing = || Project::Missing(format!("the tree that job {job} made of its project is gone"));
         Ok(tree.map_or_else(missing, Project::There))
@@ -103,7 +115,7 @@ impl JobDriver {
             header: header.to_string(),
         };
         loop {
-            match self.store.begin_sync(self.fence(), new.clone()).await? {
+            match self.base.store.begin_sync(self.lease.fence(), new.clone()).await? {
                 BegunSync::Job(job) => return Ok(Some(job)),
                 BegunSync::After(former) => {
                     if self.ended(former, duty).await?.is_none() {
@@ -116,16 +128,16 @@ impl JobDriver {
 
     /// Waits for the end of a job. `None` as soon as the attempt that waits for it is not to be sent any more.
     async fn ended(&self, job: JobId, duty: &mut watch::Receiver<Duty>) -> Result<Option<JobState>, Error> {
-        let mut changes = self.store.changes();
+        let mut changes = self.base.store.changes();
         loop {
             if *duty.borrow_and_update() != Duty::Send {
                 return Ok(None);
             }
-            let state = self.store.job(job).await?.state;
+            let state = self.base.store.job(job).await?.state;
             if state.is_final() {
                 return Ok(Some(state));
             }
-            let poll = self.options().timers.poll;
+            let poll = self.base.options().timers.poll;
             tokio::select! {
                 _ = timeout(poll, changes.changed()) => {}
                 changed = duty.changed() => if changed.is_err() {
@@ -136,33 +148,34 @@ impl JobDriver {
     }
 
     /// What the unit of a sync reads.
-    pub(super) async fn sync_input(&self, job: JobId, header: Header) -> Result<Vec<u8>, String> {
-        let sync = header.sync.ok_or("its header names no project")?;
-        let login = self.repository_login(&sync).await?;
-        let place = self.projects.place(&sync);
+    pub(super) async fn input(&self, job: JobId, header: &Header) -> Result<Vec<u8>, String> {
+        let sync = header.sync.as_ref().ok_or("its header names no project")?;
+        let login = self.repository_login(sync).await?;
+        let place = self.base.projects.place(sync);
         place.make(job.0).map_err(|error| format!("{}: {error}", place.directory.display()))?;
-        SyncOrder { sync: &sync, place: &place, job: job.0, login: login.as_ref() }.stream()
+        SyncOrder { sync, place: &place, job: job.0, login: login.as_ref() }.stream()
     }
 
     /// Where a sync unpacks what it reads, as a word of a command line.
-    pub(super) fn sync_directory(&self, job: JobId, sync: &ProjectSync) -> String {
-        let directory = self.projects.place(sync).private_data_dir(job.0);
+    pub(super) fn directory(&self, job: JobId, sync: &ProjectSync) -> String {
+        let directory = self.base.projects.place(sync).private_data_dir(job.0);
         quoted(&directory.display().to_string())
     }
 
     /// What a sync may do on this machine, as a word of a command line.
     pub(super) fn confinement(&self, job: JobId, sync: &ProjectSync) -> String {
-        let options = self.options();
-        let hidden = [self.projects.node_directory(), Some(SETTINGS.into()), options.credentials.clone()];
+        let options = self.base.options();
+        let hidden =
+            [self.base.projects.node_directory(), Some(SETTINGS.into()), options.credentials.clone()];
         let hidden = hidden.into_iter().flatten().collect();
-        let confinement = self.projects.place(sync).confinement(job.0, sync, &options, hidden);
+        let confinement = self.base.projects.place(sync).confinement(job.0, sync, &options, hidden);
         quoted(&json!(confinement).to_string())
     }
 
     /// Deletes what a sync that has ended needs no more.
-    pub(super) async fn sweep_sync(&self, job: JobId, header: Header) -> Result<(), Error> {
+    pub(super) async fn sweep(&self, job: JobId, header: Header) -> Result<(), Error> {
         if let Some(sync) = header.sync {
-            let place = self.projects.place(&sync);
+            let place = self.base.projects.place(&sync);
             let swept = tokio::task::spawn_blocking(move || place.sweep(job.0)).await;
             swept.map_err(|error| Error::Away(error.to_string()))?;
         }
@@ -172,13 +185,14 @@ impl JobDriver {
     /// The login for a repository, if the header names one.
     async fn repository_login(&self, sync: &ProjectSync) -> Result<Option<Credential>, String> {
         let Some(name) = sync.credential.clone() else { return Ok(None) };
-        let (url, credentials) = (sync.url.clone(), Credentials::new(self.options().credentials.clone()));
+        let (url, credentials) =
+            (sync.url.clone(), Credentials::new(self.base.options().credentials.clone()));
         let read = tokio::task::spawn_blocking(move || credentials.repository(&name, &url)).await;
         read.map_err(|error| error.to_string())?.map(Some).map_err(|error| error.to_string())
     }
 
     fn shrink_projects(&self) {
-        let (projects, most) = (self.projects.clone(), self.options().bounds.project_cache);
+        let (projects, most) = (self.base.projects.clone(), self.base.options().bounds.project_cache);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = projects.shrink(most) {
                 tracing::warn!(%error, "trees of projects beyond projectcache are not deleted");

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::JobDriver;
 use crate::controller::core::Time;
-use crate::controller::store::{Error, TurnHolder};
+use crate::controller::store::{Error, Store, TurnHolder};
 
 /// Locked for a look or an entry.
 #[derive(Debug, Default)]
@@ -31,26 +30,30 @@ impl MissedTurns {
         Some(now.since(since)).filter(|time| *time >= too_long)
     }
 
-    /// Returns whether it is said for the first time.
-    fn say(&self, why: String) -> bool {
-        self.0.lock().as_mut().is_some_and(|missed| missed.why.replace(why).is_none())
-    }
-}
-
-impl JobDriver {
     /// Why this node has placed no jobs for longer than any pass takes.
-    pub fn no_turn(&self) -> Option<String> {
-        self.missed_turns.0.lock().as_ref()?.why.clone()
+    pub(super) fn why(&self) -> Option<String> {
+        self.0.lock().as_ref()?.why.clone()
     }
 
-    pub(super) async fn note_turn(&self, had_none: bool) -> Result<(), Error> {
-        let too_long = self.options().timers.owner_lost_after;
-        let Some(time) = self.missed_turns.note(had_none, self.lease.now(), too_long) else { return Ok(()) };
-        let why = text(time, self.store.turn_holder().await?);
-        if self.missed_turns.say(why.clone()) {
+    /// This node has had its turn, or none. Once it has had none for `too_long`, the store is asked who holds it.
+    pub(super) async fn tell(
+        &self,
+        had_none: bool,
+        now: Time,
+        too_long: Duration,
+        store: &Store,
+    ) -> Result<(), Error> {
+        let Some(time) = self.note(had_none, now, too_long) else { return Ok(()) };
+        let why = text(time, store.turn_holder().await?);
+        if self.say(why.clone()) {
             tracing::warn!(why, "this node places no jobs");
         }
         Ok(())
+    }
+
+    /// Returns whether it is said for the first time.
+    fn say(&self, why: String) -> bool {
+        self.0.lock().as_mut().is_some_and(|missed| missed.why.replace(why).is_none())
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
+use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId, Known};
 use crate::controller::pod::PullSecret;
 use crate::pods::place::{ClusterError, PodPlace};
 use crate::rpc::OutputBound;
@@ -103,17 +103,6 @@ impl std::fmt::Debug for ChildInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChildInput").field("head", &self.head.len()).field("files", &self.files).finish()
     }
-}
-
-/// What is known here of a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
-    /// Nothing.
-    Unknown,
-    /// It was begun and has no payload, so that nothing of it was started.
-    Unsent,
-    /// It is here.
-    Here,
 }
 
 /// News of a unit.

@@ -44,7 +44,7 @@ impl Service {
             // They may have changed meanwhile.
             let bounds = self.driver.options().bounds;
             // One that may have lost its jobs releases nothing of them.
-            if !self.driver.may_act() {
+            if !self.driver.lease.may_act() {
                 continue;
             }
             let round = async {
@@ -85,7 +85,7 @@ impl Service {
             files.map(|file| (file.ino(), file.len())).collect::<BTreeMap<_, _>>().values().sum()
         };
         if let Ok(bytes) = tokio::task::spawn_blocking(sum).await {
-            self.driver.figures.payload_bytes.store(bytes, Ordering::Relaxed);
+            self.driver.base.figures.payload_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 }

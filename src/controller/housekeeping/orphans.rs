@@ -33,7 +33,7 @@ impl Service {
             .filter(|(unit, is_job)| *is_job && self.has_ended(unit))
             .map(|(unit, _)| unit.as_str())
             .collect();
-        let mut unheld = self.driver.shown_units();
+        let mut unheld = self.driver.publisher.shown_units();
         self.compare_with_store(&mut rowless, &mut unheld).await?;
         for (unit, job) in unheld {
             self.hold_again(job, unit).await?;
@@ -66,7 +66,7 @@ impl Service {
             });
         }
         while releases.join_next().await.is_some() {}
-        self.driver.figures.orphans.store(found.len() as u64, Ordering::Relaxed);
+        self.driver.base.figures.orphans.store(found.len() as u64, Ordering::Relaxed);
         *suspects = found;
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Service {
     async fn hold_again(&self, job: JobId, unit: String) -> Result<(), Error> {
         tracing::warn!(%job, unit, "the store has lost that this unit shows its job");
         match self.driver.store.hold(job, self.driver.node.clone(), unit, Kept::Output).await {
-            Ok(()) => self.driver.show(job).await,
+            Ok(()) => self.driver.publisher.show(job).await,
             // That is noticed elsewhere.
             Err(Error::NoJob(_)) => Ok(()),
             Err(error) => Err(error),

@@ -95,7 +95,7 @@ impl Service {
 
     async fn drop_payload(&self, held: &Holding) -> Result<(), Error> {
         match self.registry.job_unit(&held.unit) {
-            Some(unit) => self.driver.drop_payload(held.job, &unit).await,
+            Some(unit) => self.driver.publisher.drop_payload(held.job, &unit).await,
             None => self.let_go(held, &Kept::ALL).await,
         }
     }

@@ -39,7 +39,7 @@ impl Service {
 
     /// The instances; or, if asked so, the nodes that could become some.
     pub(super) async fn list_instances(&self, filter: InstanceFilter) -> Result<Instances, OperationRefusal> {
-        let found = self.driver.found();
+        let found = self.driver.placer.found();
         if filter.found {
             let found = Candidates::These(found.iter().map(CandidateReport::from).collect());
             return Ok(Instances { instances: None, found });
@@ -54,7 +54,7 @@ impl Service {
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let known = self.driver.known_as(&InstanceName::from(asked.name.as_str())).await;
+        let known = self.driver.placer.known_as(&InstanceName::from(asked.name.as_str())).await;
         let enable = move |registry: &mut Registry, instance: &InstanceName, now| {
             if let Some((node_type, offer)) = known.filter(|_| !registry.has_instance(instance)) {
                 let record = InstanceRecord::register(instance.clone(), node_type, true, now);
@@ -65,7 +65,7 @@ impl Service {
         };
         let enabled = self.change_instance(asked.name, audit, enable).await?;
         // Whether it can be reached from here is in the store from then on.
-        self.driver.look_at_mesh();
+        self.driver.placer.look_at_mesh();
         Ok(enabled)
     }
 
@@ -100,7 +100,7 @@ impl Service {
             registry.add_instance(record).map(drop)
         };
         let added = self.change_instance(name, audit, add).await?;
-        self.driver.look_at_mesh();
+        self.driver.placer.look_at_mesh();
         Ok(added)
     }
 
@@ -123,7 +123,7 @@ impl Service {
             return self.change_instance(name, audit, request).await;
         }
         let instance = InstanceName::from(name.as_str());
-        let checked = self.driver.try_health(&instance, audit).await?;
+        let checked = self.driver.checks.try_health(&instance, audit).await?;
         let mut overview = self.driver.store.overview().await?;
         let records = overview.registry.instances.iter_mut().zip(&mut overview.loads.instances);
         for (record, load) in records.filter(|(record, _)| record.instance.name == instance) {
@@ -167,7 +167,7 @@ impl Service {
             }
             true => {
                 self.driver.store.declare_dead(audit, instance).await?;
-                self.driver.show_open().await?;
+                self.driver.publisher.show_open().await?;
                 true
             }
             false => self.driver.store.drain_instance(Some(audit), instance).await?,

@@ -75,13 +75,13 @@ impl Service {
             let (child, group) = (attempt.child, attempt.group.clone());
             let name = match names.entry((child, group)) {
                 Entry::Occupied(name) => name.into_mut(),
-                Entry::Vacant(new) => new.insert(self.driver.child_type(attempt).await?),
+                Entry::Vacant(new) => new.insert(self.driver.pods.child_type(attempt).await?),
             };
-            units.push(AttemptUnit { work_type: name.clone(), detail: self.driver.attempt_detail(attempt) });
+            units.push(AttemptUnit { work_type: name.clone(), detail: self.driver.attempts.detail(attempt) });
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
         let silence = match detail.job.attempts.iter().any(Attempt::is_open) {
-            true => self.driver.store.silence(id, self.driver.patience()).await?,
+            true => self.driver.store.silence(id, self.driver.placer.patience()).await?,
             false => None,
         };
         Ok(answers::job_detail(&detail, recap, units, silence, retention))
@@ -95,15 +95,15 @@ impl Service {
     }
 
     pub(super) async fn explain_job(&self, id: JobId) -> Result<Explained, OperationRefusal> {
-        let (require_tls, patience) = (self.driver.options().require_tls, self.driver.patience());
+        let (require_tls, patience) = (self.driver.options().require_tls, self.driver.placer.patience());
         let explained = self.driver.store.explain(id, require_tls, patience).await?;
-        let waits_for = self.driver.start_waits_for(&explained.job);
-        let mut told = answers::explanation(explained, waits_for, self.driver.no_turn());
+        let waits_for = self.driver.attempts.start_waits_for(&explained.job);
+        let mut told = answers::explanation(explained, waits_for, self.driver.placer.no_turn());
         // The default group takes each instance that is enabled.
         let is_empty = |group: &ExplainedGroup| !group.ok && group.instances.is_empty();
         let default = GroupName::default_group();
         if told.groups.iter().any(|group| group.name == default.as_str() && is_empty(group)) {
-            told.checks.extend(could_run(&self.driver.found()));
+            told.checks.extend(could_run(&self.driver.placer.found()));
         }
         Ok(told)
     }
@@ -114,7 +114,7 @@ impl Service {
         audit: Audit,
     ) -> Result<report::JobDetail, OperationRefusal> {
         self.driver.store.cancel(Some(audit), id).await?;
-        self.driver.show(id).await?;
+        self.driver.publisher.show(id).await?;
         self.job(id).await
     }
 
@@ -197,7 +197,7 @@ impl Service {
         let id = job.row.id;
         let mut why = None;
         for (node, _) in holders(job).filter(|(node, _)| **node != self.driver.node) {
-            let Some(peers) = self.driver.peers.get() else { break };
+            let Some(peers) = self.driver.base.peers.get() else { break };
             match peers.ask(node, PeerVerb::Payload { from: 0 }, id).await {
                 Ok(found) => return Ok(found),
                 Err(PeerError::Missing { .. }) => {}

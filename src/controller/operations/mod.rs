@@ -150,7 +150,7 @@ impl Service {
             Ok(seen) => (Some(seen), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        let error = self.driver.halted().or(error);
+        let error = self.driver.lease.halted().or(error);
         let mut report = ControllerReport {
             install: Some(format!("{:08x}", self.driver.install)),
             store: StoreReport {
@@ -159,7 +159,7 @@ impl Service {
             },
             ..unopened(&self.driver.node)
         };
-        report.store.error = report.store.error.or_else(|| self.driver.no_turn());
+        report.store.error = report.store.error.or_else(|| self.driver.placer.no_turn());
         if let Some((paused, overview, clock)) = seen {
             report.paused = Some(paused);
             report.clock = Some(ClockReport::from(&clock));

@@ -135,7 +135,7 @@ impl Service {
     pub fn open_peers(&self, dialer: Arc<dyn Dialer>) -> PeerServer {
         let client = PeerClient::new(self.driver.clone(), self.registry.clone(), dialer);
         // A second call changes nothing.
-        let _first = self.driver.peers.set(client);
+        let _first = self.driver.base.peers.set(client);
         PeerServer::new(self.driver.clone(), self.registry.clone())
     }
 
@@ -150,7 +150,7 @@ impl Service {
         part: OutputPart,
     ) -> Result<(PeerAnswer, PeerStream), PeerError> {
         let detail = self.driver.store.detail(job).await?;
-        let peers = self.driver.peers.get().ok_or(PeerError::NoHolder)?;
+        let peers = self.driver.base.peers.get().ok_or(PeerError::NoHolder)?;
         let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
         let mut others: Vec<&InstanceName> =
             holders.map(|(node, _, _)| node).filter(|node| **node != self.driver.node).collect();

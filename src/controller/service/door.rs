@@ -169,7 +169,7 @@ impl Jobs for Door {
 
     fn begin(&self, request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String> {
         if self.0.driver.get().is_some()
-            && let Some(why) = self.driver()?.halted()
+            && let Some(why) = self.driver()?.lease.halted()
         {
             return Err(format!("the controller of this node has stopped: {why}"));
         }
@@ -202,7 +202,7 @@ impl Jobs for Door {
         Box::pin(async move {
             let attached = || {
                 let driver = self.driver().ok()?;
-                let job = driver.job_of(unit.as_str())?;
+                let job = driver.publisher.job_of(unit.as_str())?;
                 Some((driver, job))
             };
             if attached().is_none()
@@ -213,12 +213,12 @@ impl Jobs for Door {
             // It may have become a job meanwhile.
             let Some((driver, job)) = attached() else { return Ok(()) };
             if let Some(unit) = self.0.registry.job_unit(unit.as_str())
-                && driver.give_up_fetching(&unit).await
+                && driver.publisher.give_up_fetching(&unit).await
             {
                 return Ok(());
             }
             driver.store.cancel(None, job).await.map_err(|error| error.to_string())?;
-            driver.show(job).await.map_err(|error| error.to_string())
+            driver.publisher.show(job).await.map_err(|error| error.to_string())
         })
     }
 
@@ -228,7 +228,7 @@ impl Jobs for Door {
                 waiting.retain(|one| *one.id() != unit);
             }
             let Ok(driver) = self.driver() else { return };
-            driver.detach(unit.as_str());
+            driver.publisher.detach(unit.as_str());
             let gone = driver.store.let_go_unit(driver.node.clone(), unit.to_string(), &Kept::ALL).await;
             if let Err(error) = gone {
                 tracing::debug!(%unit, %error, "housekeeping will note that a unit is gone");
@@ -241,7 +241,7 @@ impl Jobs for Door {
             let (Some(child), Ok(driver)) = (ChildId::parse(unit.as_str()), self.driver()) else {
                 return false;
             };
-            let sent = driver.may_send(child).await.unwrap_or_else(|error| {
+            let sent = driver.lease.may_send(child).await.unwrap_or_else(|error| {
                 tracing::warn!(%unit, %error, "a payload waits until it may be sent");
                 None
             });
@@ -253,7 +253,7 @@ impl Jobs for Door {
         Box::pin(async move {
             // One of a health check is nobody's after a restart.
             let Some(child) = ChildId::parse(unit.as_str()) else { return Ok(()) };
-            self.driver()?.keep_far_unit(child, id).await.map_err(|error| error.to_string())
+            self.driver()?.attempts.keep_far_unit(child, id).await.map_err(|error| error.to_string())
         })
     }
 
@@ -264,7 +264,7 @@ impl Jobs for Door {
             return Some(child.job.0);
         };
         let driver = driver.upgrade()?;
-        let is_ours = child.install == driver.install && !driver.is_foreign(unit.as_str());
+        let is_ours = child.install == driver.install && !driver.foreign.has(unit.as_str());
         is_ours.then_some(child.job.0)
     }
 }

@@ -71,8 +71,7 @@ impl JobIntake for Intake {
                     tokio::spawn(async move {
                         if let Err(error) = enter_later(&driver, submission, unit.clone()).await {
                             tracing::warn!(%error, "a submission that waited for the store is not a job");
-                            let (detail, extra) = (error.to_string(), unit.extra());
-                            unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+                            unit.fail(&error.to_string()).await;
                         }
                     });
                     Ok(false)

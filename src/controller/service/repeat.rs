@@ -76,8 +76,7 @@ impl Repeat {
             let unit = unit.map_err(|error| Error::Conflict(error.to_string()))?;
             let stored = self.store(&driver, &unit).await;
             if let Err(error) = &stored {
-                let (state, detail) = (UnitState::Failed, error.to_string());
-                unit.report(JobReport { state, detail, extra }).await;
+                unit.fail(&error.to_string()).await;
                 if let Err(error) = registry.release_child(unit.id().as_str(), Leftovers::Stay).await {
                     tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
                 }

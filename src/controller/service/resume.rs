@@ -12,8 +12,7 @@ use crate::controller::driver::{JobDriver, rfc3339, sent};
 use crate::controller::header::Header;
 use crate::controller::store::{Audit, Error, JobDetail, Kept, Submitted};
 use crate::controller::stream;
-use crate::rpc::UnitState;
-use crate::work::jobs::{JobExtra, JobIntake, JobReport, JobUnit};
+use crate::work::jobs::{JobExtra, JobIntake, JobUnit};
 
 const CHUNK: usize = 256 << 10;
 /// What the audit says of a job that the store does not know any more.
@@ -42,7 +41,7 @@ impl Door {
         tokio::select! {
             () = following => {}
             // Thousands of units may take longer than a lease lasts.
-            () = driver.keep_lease() => {}
+            () = driver.lease.keep_lease() => {}
         }
     }
 
@@ -64,8 +63,8 @@ impl Door {
     async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit, lost: &mut Lost) -> Result<(), Error> {
         let extra = unit.extra();
         let Some(number) = extra.job_id else {
-            if let Err(detail) = self.enter_again(unit.clone()).await {
-                unit.report(JobReport { state: UnitState::Failed, detail, extra }).await;
+            if let Err(why) = self.enter_again(unit.clone()).await {
+                unit.fail(&why).await;
             }
             return Ok(());
         };
@@ -83,7 +82,7 @@ impl Door {
             Ok(detail) => Some(detail),
             Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
                 // One that was lost, and whose number was given again and deleted, looks the same.
-                driver.fail_after(unit, format!("job {job} was deleted"), sent(&extra)).await;
+                driver.forgotten.fail_after(unit, format!("job {job} was deleted"), sent(&extra)).await;
                 return Ok(());
             }
             Err(Error::NoJob(_)) => None,
@@ -119,7 +118,7 @@ impl Door {
                 Err(why) => why,
             },
         };
-        driver.fail_after(unit, why, children).await;
+        driver.forgotten.fail_after(unit, why, children).await;
         Ok(())
     }
 

@@ -19,12 +19,12 @@ fn a_controller_that_fails_three_times_within_five_minutes_stops_and_says_why() 
     fail(&site, 2);
     site.pass(seconds(301));
     fail(&site, 2);
-    assert_eq!(site.driver().halted(), None);
+    assert_eq!(site.driver().lease.halted(), None);
     let (_, other) = site.submit(json!({}));
     let second = site.running(other);
     fail(&site, 1);
-    site.until("it to stop", || site.driver().halted().is_some());
-    let why = site.driver().halted().unwrap();
+    site.until("it to stop", || site.driver().lease.halted().is_some());
+    let why = site.driver().lease.halted().unwrap();
     assert!(why.starts_with("it failed 3 times within 5 minutes, the last time because: "), "{why}");
     let own = site.instance(OWN).instance;
     assert_eq!(own.node_state, NodeState::Unavailable);

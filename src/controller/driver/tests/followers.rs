@@ -190,10 +190,10 @@ fn a_unit_shows_at_once_that_its_pending_job_was_cancelled_elsewhere() {
 fn a_unit_that_was_made_for_a_job_from_elsewhere_follows_it_again_after_a_restart() {
     let mut site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));
-    let made = site.run(site.driver().children.adopt_job(job)).unwrap().id().to_string();
+    let made = site.run(site.driver().base.children.adopt_job(job)).unwrap().id().to_string();
     site.kill();
     site.boot();
-    site.until("it to follow its job", || site.driver().job_of(&made) == Some(job));
+    site.until("it to follow its job", || site.driver().publisher.job_of(&made) == Some(job));
 }
 
 #[test]

@@ -24,14 +24,14 @@ fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
             // Behind the writes that wait.
             driver.store.remove_drained().await.unwrap();
         }
-        assert_eq!(driver.job_of(&unit), None, "no unit follows its job yet");
+        assert_eq!(driver.publisher.job_of(&unit), None, "no unit follows its job yet");
         // Reads wait behind what hangs.
         drop(hanging);
         driver.store.leases().await.unwrap()[0].beat
     });
     // A busy machine lets some of the twelve pass.
     assert!(beat >= before + 3, "{before}, {beat}");
-    assert_eq!(site.driver().job_of(&unit), Some(job));
+    assert_eq!(site.driver().publisher.job_of(&unit), Some(job));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn heartbeats_come_between_the_passes_of_a_long_queue() {
     site.run(tokio::time::advance(seconds(20)));
     site.settle_until("a pass", || failed() > 0);
     assert_eq!(failed(), most, "before time goes on there is no other one");
-    let renewed = || site.driver().lease.renewals().borrow().unwrap().renewed;
+    let renewed = || site.driver().lease.own.renewals().borrow().unwrap().renewed;
     let before = renewed();
     site.run(tokio::time::advance(seconds(10)));
     site.settle_until("the next one", || failed() > most);
@@ -85,9 +85,9 @@ fn a_store_that_lost_its_last_commits_is_written_under_a_new_fence() {
     let site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({}));
     let child = site.running(job);
-    let before = site.driver().fence();
+    let before = site.driver().lease.fence();
     site.sql("UPDATE lease SET beat = beat - 2");
-    site.until("a new fence", || site.driver().fence() != before);
+    site.until("a new fence", || site.driver().lease.fence() != before);
     site.pass(seconds(30));
     site.fabric.write(&child, &streams::whole(2, "successful"));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");

@@ -222,7 +222,7 @@ fn a_child_of_a_lost_job_is_ended_under_the_id_that_its_node_gave_it() {
     let mut site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));
     let child = site.running(job);
-    site.run(site.driver().keep_far_unit(ChildId::parse(&child).unwrap(), "theirs".into())).unwrap();
+    site.run(site.driver().attempts.keep_far_unit(ChildId::parse(&child).unwrap(), "theirs".into())).unwrap();
     site.kill();
     site.sql(NO_JOBS);
     site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
@@ -363,7 +363,7 @@ fn a_job_that_is_shown_before_its_loss_is_noticed_was_not_deleted() {
     site.operate(json!({"op": "instance.disable", "name": "e1"}));
     let (unit, job) = site.submit(json!({"name": "waits"}));
     site.sql("DELETE FROM job");
-    site.run(site.driver().show(job)).unwrap();
+    site.run(site.driver().publisher.show(job)).unwrap();
     assert!(!site.unit(&unit).unwrap().state.is_final(), "{}", site.unit(&unit).unwrap().detail);
     site.until("it to be a job again", || site.jobs().iter().any(|job| job.row.name == "waits"));
     assert!(!site.unit(&unit).unwrap().state.is_final());

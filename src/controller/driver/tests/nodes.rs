@@ -17,7 +17,7 @@ fn why(site: &Site, job: JobId, node: &str) -> Option<String> {
     let require_tls = site.options.require_tls;
     let driver = site.driver();
     let explained =
-        site.run(driver.store.explain(job, require_tls, driver.patience())).unwrap().waits.unwrap();
+        site.run(driver.store.explain(job, require_tls, driver.placer.patience())).unwrap().waits.unwrap();
     let of_node = explained.groups.iter().flat_map(|group| &group.instances).find(|one| one.name == node);
     of_node.unwrap_or_else(|| panic!("{node} is not in {explained:?}")).why.clone()
 }

@@ -97,7 +97,13 @@ fn an_attempt_that_begins_late_takes_nothing_from_the_one_after_it() {
     site.fabric.write(&next, &begun());
     site.until("its output", || site.output(&unit) == begun());
     let driver = site.driver().clone();
-    let late = super::super::output::begin(&driver.store, driver.first_unit(job), &before, AttemptNo(1), "");
+    let late = super::super::output::begin(
+        &driver.store,
+        driver.publisher.first_unit(job),
+        &before,
+        AttemptNo(1),
+        "",
+    );
     assert!(site.run(late).unwrap().is_none());
     site.fabric.write(&next, &whole(2, "successful")[begun().len()..]);
     site.fabric.end(&next, ChildEnd::Succeeded, "exit status 0");
@@ -312,7 +318,7 @@ fn a_kill_before_it_is_noted_who_has_the_output_loses_nothing_of_it() {
 fn of_two_writers_of_the_same_attempt_the_later_one_alone_writes() {
     let site = Site::ready(&["e1"]);
     let (_, job) = site.submit(json!({}));
-    let unit = site.run(site.driver().children.adopt_job(job)).unwrap();
+    let unit = site.run(site.driver().base.children.adopt_job(job)).unwrap();
     site.run(async {
         let first = unit.write_output(1).await.unwrap();
         first.append("first, ".into()).await;

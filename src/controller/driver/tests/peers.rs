@@ -58,7 +58,7 @@ fn with_peers(site: &Site) -> Arc<Loop> {
 fn ask(site: &Site, verb: PeerVerb, job: JobId) -> Result<(PeerAnswer, Vec<u8>), PeerError> {
     let own = InstanceName::from(OWN);
     site.run(async {
-        let (answer, mut stream) = site.driver().peers.get().unwrap().ask(&own, verb, job).await?;
+        let (answer, mut stream) = site.driver().base.peers.get().unwrap().ask(&own, verb, job).await?;
         let mut bytes = Vec::new();
         while let Some(piece) = stream.next().await.unwrap() {
             bytes.extend_from_slice(&piece);
@@ -100,7 +100,7 @@ fn jobs_that_are_followed_keep_nobody_from_the_payload() {
     let (_, job) = site.submit(json!({}));
     site.running(job);
     let follow = PeerVerb::Output(OutputPart { from: 0, follow: true, attempt: None });
-    let (own, peers) = (InstanceName::from(OWN), site.driver().peers.get().unwrap());
+    let (own, peers) = (InstanceName::from(OWN), site.driver().base.peers.get().unwrap());
     let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow, job))).collect();
     assert_eq!(followers.iter().filter(|asked| asked.is_ok()).count(), 256, "those that there is room for");
     assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());

@@ -26,7 +26,7 @@ fn ended_elsewhere(site: &Site, header: Value) -> JobId {
     site.run(async {
         let driver = site.driver();
         let unit = site.service().registry.job_unit(&unit).unwrap();
-        driver.drop_payload(job, &unit).await.unwrap();
+        driver.publisher.drop_payload(job, &unit).await.unwrap();
         driver.store.hold(job, OTHER.into(), "theirs".into(), Kept::Payload).await.unwrap();
     });
     job

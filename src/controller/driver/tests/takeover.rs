@@ -120,13 +120,14 @@ fn children_that_another_control_node_has_swept_do_not_hold_up_the_lease() {
         site.running(*job);
     }
     let other = Owner::start(&site);
-    let before = site.driver().fence();
+    let before = site.driver().lease.fence();
     other.take_over();
     for job in jobs {
         other.end_without_output(job);
     }
-    let passed =
-        site.until("a new lease that holds", || site.driver().fence() != before && site.driver().may_act());
+    let passed = site.until("a new lease that holds", || {
+        site.driver().lease.fence() != before && site.driver().lease.may_act()
+    });
     assert!(passed <= seconds(20), "{passed:?}");
     assert_eq!(
         site.fabric.left().len(),

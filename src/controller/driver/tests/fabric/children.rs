@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{Fabric, Local, OWN};
-use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId};
+use crate::controller::core::{ChildEnd, ChildId, InstanceName, JobId, Known};
 use crate::controller::driver::world::{
-    ChildInput, ChildNews, ChildRequest, ChildStream, Children, Known, PodChild,
+    ChildInput, ChildNews, ChildRequest, ChildStream, Children, PodChild,
 };
 use crate::pods::place::{ClusterError, PodPlace};
 use crate::work::jobs::{Act, JobUnit};

@@ -1,0 +1,106 @@
+//! How an open attempt is approached: is its unit there and followed, does its node have to be asked, is it to be sent, or
+//! will there never be one? Decides by what is known here and in the row alone.
+
+use super::attempt::Progress;
+
+/// What is known here of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing.
+    Unknown,
+    /// It was begun and has no payload, so that nothing of it was started.
+    Unsent,
+    /// It is here.
+    Here,
+}
+
+/// Where the unit of an attempt runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitPlace {
+    /// On this node.
+    Here,
+    /// On another one.
+    Elsewhere,
+    /// In a pod.
+    Pod {
+        /// Another control node may have sent it already.
+        is_inherited: bool,
+    },
+}
+
+/// What is to be done about an open attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approach {
+    /// Its unit is followed.
+    Follow,
+    /// An earlier process or another control node sent it, or was about to: whoever runs it is asked.
+    Ask,
+    /// It never was, or is no more.
+    Absent {
+        /// Another control node may yet send it here: that is refused from now on.
+        disclaim: bool,
+    },
+    /// It is to be sent.
+    Send {
+        /// What was begun of it goes first.
+        afresh: bool,
+    },
+}
+
+/// How an attempt is approached that has come so far; `is_ours` if this node placed it.
+pub fn approach(known: Known, progress: Progress, is_ours: bool, place: UnitPlace) -> Approach {
+    let can_be_asked = match place {
+        UnitPlace::Here => false,
+        UnitPlace::Elsewhere => true,
+        UnitPlace::Pod { is_inherited } => is_inherited,
+    };
+    let is_pod = matches!(place, UnitPlace::Pod { .. });
+    match (known, progress) {
+        (Known::Here, _) => Approach::Follow,
+        (Known::Unknown, Progress::Running | Progress::Lost) if can_be_asked => Approach::Ask,
+        (Known::Unknown, Progress::Placed) if can_be_asked && !is_ours => Approach::Ask,
+        (Known::Unknown | Known::Unsent, Progress::Running | Progress::Lost | Progress::Over(_)) => {
+            Approach::Absent { disclaim: !is_ours && !is_pod }
+        }
+        (Known::Unknown, Progress::Placed) => Approach::Send { afresh: false },
+        (Known::Unsent, Progress::Placed) => Approach::Send { afresh: true },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_sent_that_somebody_else_may_have_sent_where_that_can_be_asked() {
+        use Progress::{Lost, Placed, Running};
+        let pod = |is_inherited| UnitPlace::Pod { is_inherited };
+        let (never, disclaimed) = (Approach::Absent { disclaim: false }, Approach::Absent { disclaim: true });
+        let (send, again) = (Approach::Send { afresh: false }, Approach::Send { afresh: true });
+        for (known, progress, is_ours, place, expected) in [
+            (Known::Here, Placed, false, UnitPlace::Elsewhere, Approach::Follow),
+            (Known::Here, Lost, true, pod(false), Approach::Follow),
+            // On another node.
+            (Known::Unknown, Placed, true, UnitPlace::Elsewhere, send),
+            (Known::Unknown, Placed, false, UnitPlace::Elsewhere, Approach::Ask),
+            (Known::Unknown, Running, true, UnitPlace::Elsewhere, Approach::Ask),
+            (Known::Unknown, Lost, false, UnitPlace::Elsewhere, Approach::Ask),
+            (Known::Unsent, Placed, true, UnitPlace::Elsewhere, again),
+            (Known::Unsent, Running, true, UnitPlace::Elsewhere, never),
+            (Known::Unsent, Running, false, UnitPlace::Elsewhere, disclaimed),
+            // Here, where everybody who sends it comes to the same registry.
+            (Known::Unknown, Placed, false, UnitPlace::Here, send),
+            (Known::Unknown, Running, true, UnitPlace::Here, never),
+            (Known::Unknown, Running, false, UnitPlace::Here, disclaimed),
+            // In a pod: its name is the unit's, so its cluster knows.
+            (Known::Unknown, Placed, false, pod(true), Approach::Ask),
+            (Known::Unknown, Placed, true, pod(true), send),
+            (Known::Unknown, Running, true, pod(true), Approach::Ask),
+            (Known::Unknown, Running, true, pod(false), never),
+            (Known::Unknown, Lost, false, pod(false), never),
+        ] {
+            let found = approach(known, progress, is_ours, place);
+            assert_eq!(found, expected, "{known:?} {progress:?} {is_ours} {place:?}");
+        }
+    }
+}
