@@ -10,6 +10,7 @@ mod resume;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +105,8 @@ impl Controller {
     pub async fn open(setup: Setup) -> Result<Self, Error> {
         let (sender, service) = watch::channel(None);
         let stop = CancellationToken::new();
-        let door = Door::new(setup.node.clone(), &setup.registry, setup.options.clone(), stop.clone());
+        let settings = Arc::new(ArcSwap::from_pointee(setup.options.clone()));
+        let door = Door::new(setup.node.clone(), &setup.registry, settings);
         // A server that stands still holds up nothing but this.
         let mut opening = Box::pin(setup.clone().driver(door.clone()));
         let opened = match timeout(AT_ONCE, &mut opening).await {
@@ -191,8 +193,7 @@ impl Setup {
             tracing::warn!(%path, "the store is empty, and another one lies here: docs/moving.md says how its jobs come along");
         }
         let children = Arc::new(RegistryChildren(registry));
-        let options = ControllerOptions::clone(&door.options());
-        JobDriver::start(node, store, options, mesh, children, projects).await
+        JobDriver::start(node, store, door.settings(), mesh, children, projects).await
     }
 
     /// Whatever is wrong, an operator may mend it. A try that is under way goes on: it may have the lease by now.
@@ -227,7 +228,8 @@ impl Setup {
 impl Service {
     /// Runs a driver, which the units behind a door are given.
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
-        let service = door.service(driver.clone());
+        let (registry, cleaning) = (door.registry().clone(), Cleaning::default());
+        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), cleaning };
         service.registry.release_leftovers(&driver.checks.prefix());
         let units = door.open(&driver).await;
         door.follow_all(&driver, units).await;
@@ -246,8 +248,7 @@ impl Service {
     #[cfg(test)]
     pub(super) async fn serve(driver: Arc<JobDriver>, registry: &Registry) -> Self {
         let stop = CancellationToken::new();
-        let options = ControllerOptions::clone(&driver.options());
-        let door = Door::new(driver.node.clone(), registry, options, stop.clone());
+        let door = Door::new(driver.node.clone(), registry, driver.base.settings.clone());
         registry.serve_jobs(Box::new(door.clone())).await;
         Self::run(driver, door, stop).await
     }

@@ -9,7 +9,7 @@
 //! - `caller`: who asks, and what a unit keeps of that. `asked`: for what.
 //! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
 //! - `executor`: what is done about a unit, by what runs it. `local`: units that run here. [`follow`] and `remote`: units on
-//!   other nodes.
+//!   other nodes, about which `far` asks.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
 //!   requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
@@ -23,6 +23,7 @@ mod cgroup;
 mod command;
 mod error;
 mod executor;
+mod far;
 mod figures;
 pub mod follow;
 pub mod jobs;

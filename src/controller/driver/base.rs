@@ -15,13 +15,16 @@ use crate::controller::peer::PeerClient;
 use crate::controller::projects::ProjectCache;
 use crate::controller::store::Store;
 
+/// The settings of a controller, which a reload replaces. Clones share them.
+pub type Settings = Arc<ArcSwap<ControllerOptions>>;
+
 /// One control node, as its parts share it.
 pub(in crate::controller) struct Base {
     pub(super) node: InstanceName,
     pub(super) store: Store,
     /// The first 8 hex digits of the install ID.
     pub(super) install: u32,
-    pub(super) options: ArcSwap<ControllerOptions>,
+    pub(in crate::controller) settings: Settings,
     pub(super) mesh: Arc<dyn Mesh>,
     pub(super) children: Arc<dyn Children>,
     pub(super) projects: ProjectCache,
@@ -35,7 +38,7 @@ pub(in crate::controller) struct Base {
 impl Base {
     /// The settings.
     pub(super) fn options(&self) -> Arc<ControllerOptions> {
-        self.options.load_full()
+        self.settings.load_full()
     }
 
     /// The times of leases.

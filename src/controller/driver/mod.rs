@@ -46,13 +46,13 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::attempts::Attempts;
 use self::base::Base;
+pub use self::base::Settings;
 pub use self::candidates::Candidate;
 use self::checks::Checks;
 use self::discovery::Sightings;
@@ -116,12 +116,12 @@ impl JobDriver {
     pub async fn start(
         node: InstanceName,
         store: Store,
-        options: ControllerOptions,
+        settings: Settings,
         mesh: Arc<dyn Mesh>,
         children: Arc<dyn Children>,
         projects: ProjectCache,
     ) -> Result<Arc<Self>, Error> {
-        let (timers, on_loss) = (options.timers, options.on_loss);
+        let (timers, on_loss) = (settings.load().timers, settings.load().on_loss);
         let times = LeaseTimes { heartbeat: timers.heartbeat, owner_lost_after: timers.owner_lost_after };
         let fence = store.start_owner(node.clone(), times, on_loss).await?;
         let install = store.install_id().await?;
@@ -131,7 +131,7 @@ impl JobDriver {
             node: node.clone(),
             store: store.clone(),
             install,
-            options: ArcSwap::from_pointee(options),
+            settings,
             mesh,
             children,
             projects,
@@ -164,9 +164,8 @@ impl JobDriver {
         self.base.options()
     }
 
-    /// Replaces the settings; what runs goes on.
-    pub fn set_options(&self, options: ControllerOptions) {
-        self.base.options.store(Arc::new(options));
+    /// The settings are others by now; what runs goes on.
+    pub fn on_settings(&self) {
         self.base.wake.notify_one();
     }
 

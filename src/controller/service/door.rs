@@ -4,16 +4,13 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
-use tokio_util::sync::CancellationToken;
 
 use super::intake::{Intake, NEEDS_FENCE};
 use super::resume::Lost;
-use super::{Cleaning, Service};
 use crate::confine::Support;
 use crate::controller::core::{ChildId, InstanceName};
-use crate::controller::driver::JobDriver;
+use crate::controller::driver::{JobDriver, Settings};
 use crate::controller::header::Header;
 use crate::controller::operations;
 use crate::controller::options::ControllerOptions;
@@ -35,15 +32,12 @@ pub(super) struct Door(Arc<Inside>);
 struct Inside {
     node: InstanceName,
     registry: Registry,
-    /// Those of the driver count once there is one.
-    options: ArcSwap<ControllerOptions>,
+    settings: Settings,
     driver: OnceLock<Weak<JobDriver>>,
     /// Units that wait for the driver; `None` once it is there.
     waiting: Mutex<Option<Vec<JobUnit>>>,
     /// Why there is no driver.
     why: parking_lot::Mutex<Absence>,
-    stop: CancellationToken,
-    cleaning: Cleaning,
     support: Support,
 }
 
@@ -61,12 +55,7 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    pub(super) fn new(
-        node: InstanceName,
-        registry: &Registry,
-        options: ControllerOptions,
-        stop: CancellationToken,
-    ) -> Self {
+    pub(super) fn new(node: InstanceName, registry: &Registry, settings: Settings) -> Self {
         let support = Support::detect();
         if support == Support::SocketsOnly {
             tracing::warn!(
@@ -76,12 +65,10 @@ impl Door {
         Self(Arc::new(Inside {
             node,
             registry: registry.clone(),
-            options: ArcSwap::from_pointee(options),
+            settings,
             driver: OnceLock::new(),
             waiting: Mutex::new(Some(Vec::new())),
             why: parking_lot::Mutex::new(Absence { words: "it starts".to_owned(), is_refusal: false }),
-            stop,
-            cleaning: Arc::default(),
             support,
         }))
     }
@@ -97,15 +84,18 @@ impl Door {
     }
 
     pub(super) fn options(&self) -> Arc<ControllerOptions> {
-        let driver = self.0.driver.get().and_then(Weak::upgrade);
-        driver.map_or_else(|| self.0.options.load_full(), |driver| driver.options())
+        self.0.settings.load_full()
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        self.0.settings.clone()
     }
 
     /// Replaces the settings.
     pub(super) fn set_options(&self, options: ControllerOptions) {
-        self.0.options.store(Arc::new(options.clone()));
+        self.0.settings.store(Arc::new(options));
         if let Some(driver) = self.0.driver.get().and_then(Weak::upgrade) {
-            driver.set_options(options);
+            driver.on_settings();
         }
     }
 
@@ -113,15 +103,12 @@ impl Door {
     pub(super) async fn open(&self, driver: &Arc<JobDriver>) -> Vec<JobUnit> {
         let mut waiting = self.0.waiting.lock().await;
         let _first = self.0.driver.set(Arc::downgrade(driver));
-        let units = waiting.take().unwrap_or_default();
-        drop(waiting);
-        driver.set_options(ControllerOptions::clone(&self.0.options.load()));
-        units
+        waiting.take().unwrap_or_default()
     }
 
-    pub(super) fn service(&self, driver: Arc<JobDriver>) -> Service {
-        let Inside { registry, stop, cleaning, .. } = &*self.0;
-        Service { driver, registry: registry.clone(), stop: stop.clone(), cleaning: cleaning.clone() }
+    /// The units of this node.
+    pub(super) fn registry(&self) -> &Registry {
+        &self.0.registry
     }
 
     /// Has a unit wait for the driver, and show that. Returns it if the driver is there.

@@ -53,7 +53,7 @@ impl Registry {
             return Err(WorkError::AdoptHere);
         }
         let tls_client = request.tls_client.unwrap_or_default();
-        self.executor.remotes.check_request(&tls_client, request.sign_work)?;
+        self.executor.remotes.far().check_request(&tls_client, request.sign_work)?;
         let remote = RemoteExtra {
             remote_node: node.as_str().into(),
             remote_started: true,

@@ -15,7 +15,7 @@ impl Registry {
     /// # Errors
     /// There is no key in `work-signing`.
     pub fn sign_for_doctor(&self, node: &NodeId) -> Result<String, WorkError> {
-        self.executor.remotes.sign_for(node, &subject())
+        self.executor.remotes.far().sign_for(node, &subject())
     }
 
     /// Checks such a token, and uses it up.

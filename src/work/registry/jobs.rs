@@ -253,7 +253,7 @@ impl Registry {
         job: &str,
         asked: &BTreeMap<String, String>,
     ) -> Result<String, WorkError> {
-        self.executor.remotes.sign_for(node, &peer_subject(job, asked))
+        self.executor.remotes.far().sign_for(node, &peer_subject(job, asked))
     }
 
     /// Checks the token of another control node's request, and uses it up.
@@ -359,7 +359,7 @@ impl Registry {
             // Such a name is anybody's, and as many as anybody likes: all of them are one caller.
             Origin::Mesh { certified: false, .. } => "mesh".to_owned(),
             Origin::Mesh { node, certified: true } => {
-                let name = self.executor.remotes.name_of(node).await;
+                let name = self.executor.remotes.far().name_of(node).await;
                 format!("mesh:{}", name.map_or_else(|| node.to_string(), |name| name.to_string()))
             }
         };

@@ -169,12 +169,12 @@ impl Registry {
 
     /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
     pub fn set_signer(&self, signer: Option<Arc<Signer>>) {
-        self.executor.remotes.set_signer(signer);
+        self.executor.remotes.far().set_signer(signer);
     }
 
     /// Whether there is a key that signs them.
     pub fn signs(&self) -> bool {
-        self.executor.remotes.signs()
+        self.executor.remotes.far().signs()
     }
 
     /// Replaces the key by which signatures are verified.

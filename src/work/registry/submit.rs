@@ -145,7 +145,7 @@ impl Registry {
     pub(super) fn remote_status(&self, request: SubmitRequest) -> Result<Status, WorkError> {
         let node = NodeId::new(&request.node)?;
         let tls_client = request.tls_client.unwrap_or_default();
-        self.executor.remotes.check_request(&tls_client, request.sign_work)?;
+        self.executor.remotes.far().check_request(&tls_client, request.sign_work)?;
         if tls_client.is_empty() && request.params.keys().any(|name| is_secret(name)) {
             return Err(WorkError::SecretsWithoutTls);
         }
@@ -169,7 +169,7 @@ impl Registry {
     pub(super) async fn exceeded(&self, exceeded: Exceeded, submitter: Option<Submitter>) -> WorkError {
         let node = match submitter {
             Some(Submitter::Node { node, certified }) => {
-                let name = self.executor.remotes.name_of(node).await;
+                let name = self.executor.remotes.far().name_of(node).await;
                 Some((name.map_or_else(|| node.to_string(), |name| name.to_string()), certified))
             }
             Some(Submitter::Operator | Submitter::Stranger) | None => None,

@@ -19,11 +19,11 @@ use super::Remotes;
 use super::driver::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::follow::POLL;
 use super::output::{MissingOutput, OutputLooks};
-use super::session::StepError;
 use super::submit::{CHUNK, extra};
 use crate::os::back_off::BackOff;
 use crate::rpc::ErrorCode;
 use crate::work::WorkError;
+use crate::work::far::StepError;
 use crate::work::jobs::JobsSlot;
 use crate::work::status::Status;
 use crate::work::units::{Entry, Follower};
@@ -282,7 +282,7 @@ impl Remotes {
         to: u64,
         sender: &mpsc::Sender<Bytes>,
     ) -> Result<(), StepError> {
-        let mut session = self.open_results(&extra(unit), *from).await?;
+        let mut session = self.far.results(&extra(unit), *from).await?;
         while *from < to {
             let mut piece = vec![0; CHUNK.min(usize::try_from(to - *from).unwrap_or(CHUNK))];
             let read = tokio::time::timeout(READ_WITHIN, session.connection.reader().read(&mut piece)).await;

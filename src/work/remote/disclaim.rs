@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use super::Remotes;
 use super::driver::Step;
-use super::session::{ControlSession, StepError};
 use super::submit::extra;
-use crate::rpc::request::{Request, WorkRequest};
-use crate::rpc::{CallError, UnitReport};
-use crate::work::signing::{Subject, Verb};
+use crate::rpc::UnitReport;
+use crate::work::far::{Promise, StepError};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::Life;
 use crate::work::units::Entry;
@@ -49,33 +47,21 @@ impl Remotes {
             return Err(StepError::Connection("the controller may not act".into()));
         }
         let remote = extra(entry);
-        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        let about = Subject {
-            verb: Verb::Disclaim,
-            work_type: Some(&remote.remote_work_type),
-            unit: Some(&remote.remote_unit_id),
-            ..Subject::default()
-        };
-        let request = WorkRequest::Disclaim {
-            unit: remote.remote_unit_id.to_string(),
-            work_type: remote.remote_work_type.to_string(),
-            signature: self.sign(&remote, &about)?,
-        };
-        match session.connection.command(&Request::Work(request)).await {
-            Ok(answer) if answer.get("disclaimed").is_some() => Ok(true),
-            Ok(_) => Err(StepError::Connection("the unit has just come there".into())),
-            Err(CallError::Refused(line)) if !line.code().is_temporary() => {
-                tracing::info!(unit = %entry.id, node = %remote.remote_node, error = %line, "no promise");
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
+        let promise = self.far.disclaim(&remote).await?;
+        if let Promise::Refused(line) = &promise {
+            tracing::info!(unit = %entry.id, node = %remote.remote_node, error = %line, "no promise");
+        }
+        match promise {
+            Promise::Given => Ok(true),
+            Promise::Refused(_) => Ok(false),
+            Promise::Late => Err(StepError::Connection("the unit has just come there".into())),
         }
     }
 
     /// Has the node delete a unit that never got all of its payload, so that it can promise not to run it.
     pub(super) async fn clear_half(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         if !self.gate.holds(&entry.id, Step::Release) {
-            self.request(entry, Verb::Release).await?;
+            self.far.release(&extra(entry)).await?;
         }
         Err(StepError::Connection("it never got all of its payload there".into()))
     }

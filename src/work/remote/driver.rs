@@ -13,12 +13,10 @@ use tokio::time::Instant;
 use super::Remotes;
 use super::disclaim::is_inherited;
 use super::failures::{Trouble, time_of_day};
-use super::follow::ask_status;
-use super::session::{ControlSession, StepError};
 use super::submit::extra;
 use crate::os::back_off::BackOff;
 use crate::wire::NodeId;
-use crate::work::signing::Verb;
+use crate::work::far::{ControlSession, StepError};
 use crate::work::status::{RemoteExtra, Status};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State};
@@ -280,7 +278,7 @@ async fn passed_on(entry: &Entry) {
 /// Ends when a way to the node appears.
 async fn appears(remotes: &Remotes, entry: &Entry) {
     match node_of(entry) {
-        Some(node) => remotes.dialer.appears(node).await,
+        Some(node) => remotes.far.dialer().appears(node).await,
         None => std::future::pending().await,
     }
 }
@@ -288,7 +286,7 @@ async fn appears(remotes: &Remotes, entry: &Entry) {
 /// Ends when there is no way to the node.
 async fn disappears(remotes: &Remotes, entry: &Entry) {
     match node_of(entry) {
-        Some(node) => remotes.dialer.disappears(node).await,
+        Some(node) => remotes.far.dialer().disappears(node).await,
         None => std::future::pending().await,
     }
 }
@@ -309,7 +307,7 @@ impl Remotes {
             Step::Start => return self.submit_there(entry).await,
             Step::Follow => self.follow_there(entry, started).await,
             Step::Cancel => {
-                self.request(entry, Verb::Cancel).await?;
+                self.far.cancel(&extra(entry)).await?;
                 entry.link().news.send_modify(|news| news.cancelled = Some(Instant::now()));
                 Ok(())
             }
@@ -318,7 +316,7 @@ impl Remotes {
                 Ok(())
             }
             Step::Release => {
-                self.request(entry, Verb::Release).await?;
+                self.far.release(&extra(entry)).await?;
                 // The control node that sent it may do so again.
                 if entry.status().remote().is_some_and(is_inherited) {
                     self.ask_promise(entry).await?;
@@ -326,7 +324,7 @@ impl Remotes {
                 self.delete(entry).await
             }
             Step::Tidy => {
-                self.request(entry, Verb::Release).await?;
+                self.far.release(&extra(entry)).await?;
                 self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = Box::default()).await
             }
             Step::Delete => self.delete_unless_there(entry).await,
@@ -337,9 +335,7 @@ impl Remotes {
 
     /// Whether its node says that a unit runs.
     async fn still_runs(&self, entry: &Entry) -> Result<bool, StepError> {
-        let remote = extra(entry);
-        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        Ok(!ask_status(&mut session, &remote.remote_unit_id).await?.state.is_final())
+        Ok(!self.far.status(&extra(entry)).await?.state.is_final())
     }
 
     /// Ends a unit here that its node agreed to end, and says runs.

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::Remotes;
 use super::driver::Step;
-use super::session::StepError;
 use crate::rpc::ErrorCode;
+use crate::work::far::StepError;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
 use crate::work::unit::Event;

@@ -10,12 +10,11 @@ use tokio::time::MissedTickBehavior;
 use super::Remotes;
 use super::disclaim::{is_half_sent, is_inherited};
 use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
-use super::session::{ControlSession, StepError};
 use super::submit::{CHUNK, extra};
 use crate::rpc::follow::Frame;
 use crate::rpc::request::Follow;
 use crate::rpc::{CallError, ErrorCode, UnitReport};
-use crate::stream::Peer;
+use crate::work::far::{ControlSession, StepError, ask_status};
 use crate::work::signing::Verb;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
@@ -41,11 +40,11 @@ impl Remotes {
         if let Some(mut session) = started.filter(|_| is_from_the_start) {
             return self.receive(entry, &mut session, &mut output).await;
         }
-        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        let mut session = self.far.connect(&remote).await?;
         if !remote.stopped.is_empty() {
             return self.await_end(entry, &remote, session, output.length).await;
         }
-        let signature = self.sign_request(&remote, Verb::Results)?;
+        let signature = self.far.sign(&remote, Verb::Results)?;
         let (unit, start) = (remote.remote_unit_id.to_string(), output.length);
         let what = Follow { unit, start, signature, ends_with_unit: true };
         match session.connection.follow(what).await {
@@ -144,7 +143,7 @@ impl Remotes {
                         }
                     }
                     if stream.is_none() && report.stdout_size > output.length {
-                        stream = Some(self.open_results(remote, output.length).await?);
+                        stream = Some(self.far.results(remote, output.length).await?);
                     }
                     last = Some(report);
                 }
@@ -172,26 +171,6 @@ impl Remotes {
             }
             tokio::time::sleep(POLL).await;
         }
-    }
-
-    /// Opens the output of a unit there.
-    pub(super) async fn open_results(
-        &self,
-        remote: &RemoteExtra,
-        start: u64,
-    ) -> Result<ControlSession, StepError> {
-        let mut session = ControlSession::connect(&*self.dialer, remote).await?;
-        let signature = self.sign_request(remote, Verb::Results)?;
-        session
-            .connection
-            .results(Follow {
-                unit: remote.remote_unit_id.to_string(),
-                start,
-                signature,
-                ends_with_unit: true,
-            })
-            .await?;
-        Ok(session)
     }
 
     async fn gone_or(&self, entry: &Arc<Entry>, error: StepError, have: u64) -> Result<(), StepError> {
@@ -228,20 +207,6 @@ impl Remotes {
         }
         end
     }
-}
-
-pub(super) async fn ask_status(session: &mut ControlSession, id: &str) -> Result<UnitReport, StepError> {
-    let mut report = session.connection.unit_status(id).await?;
-    if report.state.is_final() && session.peer == Peer::Receptor {
-        report.exit_code = exit_code_in(&report.detail);
-    }
-    Ok(report)
-}
-
-/// A Go node tells how a process ended in Detail alone.
-fn exit_code_in(detail: &str) -> Option<i32> {
-    let number = detail.strip_prefix("exit status ")?;
-    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Reads from a stream of results; never ends when there is none.

@@ -3,8 +3,8 @@
 //! written down first, so that a restart goes on where the last daemon stopped; of the attempts of jobs the controller's store
 //! knows that.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
-//! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `session` speaks the
-//! lines, `payload` sends it, `output` keeps what has come.
+//! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `payload` reads what is sent,
+//! `output` keeps what has come. What is said on the wire is [`far`](super::far)'s.
 
 mod attempt;
 mod disclaim;
@@ -14,7 +14,6 @@ mod follow;
 mod gate;
 mod output;
 mod payload;
-mod session;
 mod start;
 mod submit;
 
@@ -22,7 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,14 +28,13 @@ use tokio::time::Instant;
 pub(crate) use self::attempt::Attempt;
 pub use self::attempt::{AttemptOutput, AttemptPayload, FarUnit};
 pub(crate) use self::gate::Gate;
-use super::signing::{PayloadHash, Signer, Subject};
+use super::far::Far;
+use super::signing::{PayloadHash, Signer};
 use super::status::{RemoteExtra, Status};
 use super::store::Durability;
 use super::unit::Event;
 use super::units::{Entry, Leftovers, LinkHandle, Outcome, Started, Units};
 use super::{Dialer, WorkError};
-
-use crate::wire::{NameHash, NodeId};
 
 /// How long a client waits for the other node before it is answered that the request is pending.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,11 +44,9 @@ const CLEANUP_PATIENCE: Duration = Duration::from_secs(15);
 /// What drives the units that run on other nodes.
 pub(crate) struct Remotes {
     units: Arc<Units>,
-    dialer: Arc<dyn Dialer>,
+    far: Far,
     /// Holds back what is done for jobs of a controller.
     gate: Gate,
-    /// Signs requests to other nodes, where that is asked for.
-    signer: ArcSwapOption<Signer>,
 }
 
 /// Between a remote unit's driver and those who wait for it. Only this room looks inside.
@@ -191,7 +186,7 @@ impl Remotes {
         signer: Option<Arc<Signer>>,
         gate: Gate,
     ) -> Arc<Self> {
-        Arc::new(Self { units, dialer, gate, signer: signer.into() })
+        Arc::new(Self { units, far: Far::new(dialer, signer), gate })
     }
 
     /// What holds back what is done for jobs.
@@ -199,42 +194,9 @@ impl Remotes {
         &self.gate
     }
 
-    /// A signature for a request to another node.
-    ///
-    /// # Errors
-    /// There is no key.
-    pub(crate) fn sign_for(&self, node: &NodeId, about: &Subject<'_>) -> Result<String, WorkError> {
-        let signer = self.signer.load_full().ok_or(WorkError::NoSigningKey)?;
-        signer.sign(node, about).map_err(WorkError::Job)
-    }
-
-    /// Replaces the key that signs requests to other nodes. Units under way are signed with it from now on.
-    pub(crate) fn set_signer(&self, signer: Option<Arc<Signer>>) {
-        self.signer.store(signer);
-    }
-
-    /// Whether there is a key that signs requests to other nodes.
-    pub(crate) fn signs(&self) -> bool {
-        self.signer.load().is_some()
-    }
-
-    /// Checks what a request to another node needs here.
-    ///
-    /// # Errors
-    /// A TLS profile that is not configured, a signature without a key.
-    pub(crate) fn check_request(&self, tls_client: &str, sign_work: bool) -> Result<(), WorkError> {
-        if !tls_client.is_empty() && !self.dialer.knows_profile(tls_client) {
-            return Err(WorkError::UnknownProfile(tls_client.to_owned()));
-        }
-        if sign_work && self.signer.load().is_none() {
-            return Err(WorkError::NoSigningKey);
-        }
-        Ok(())
-    }
-
-    /// The name behind a hash, for texts, where it is known.
-    pub(crate) async fn name_of(&self, node: NameHash) -> Option<NodeId> {
-        self.dialer.name_of(node).await
+    /// Units of other nodes, as they are asked about.
+    pub(crate) fn far(&self) -> &Far {
+        &self.far
     }
 
     /// Streams a payload to the other node while it is still being submitted. It is complete there only once it is

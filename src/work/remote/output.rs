@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 use super::Remotes;
 use super::attempt::OutputReader;
-use super::session::StepError;
 use crate::rpc::UnitReport;
 use crate::rpc::report::unit::UnitStep;
 use crate::work::WorkError;
+use crate::work::far::StepError;
 use crate::work::status::Status;
 use crate::work::unit::Life;
 use crate::work::units::Entry;

@@ -12,9 +12,9 @@ use aws_lc_rs::digest;
 use tokio::sync::watch;
 
 use super::Remotes;
-use super::session::StepError;
 use super::submit::CHUNK;
 use crate::work::WorkError;
+use crate::work::far::StepError;
 use crate::work::signing::PayloadHash;
 use crate::work::store::Store;
 use crate::work::units::{Entry, Follower, LinkHandle};

@@ -12,11 +12,11 @@ use tokio::time::timeout;
 
 use super::Remotes;
 use super::payload::PayloadReader;
-use super::session::{ControlSession, LIMITS, StepError};
 use crate::rpc::follow::ANSWER;
 use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::work::WorkError;
+use crate::work::far::{ControlSession, LIMITS, StepError};
 use crate::work::store::Durability;
 use crate::work::unit::Event;
 use crate::work::units::{Entry, Started};

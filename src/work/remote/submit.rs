@@ -1,21 +1,17 @@
 //! One thing done on another node: submitting a unit there, cancelling or releasing it; `follow` follows it. Every step
 //! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Remotes;
 use super::attempt::Attempt;
 use super::driver;
-use super::follow::ask_status;
-use super::session::{ControlSession, StepError, params_for, submission};
 use crate::rpc::report::unit::UnitStep;
-use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
+use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
 use crate::stream::Peer;
-use crate::wire::NodeId;
-use crate::work::WorkError;
-use crate::work::signing::{PayloadHash, Subject, Verb};
+use crate::work::far::{ControlSession, StepError, ask_status, params_for, submission};
+use crate::work::signing::Verb;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
 use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
@@ -39,7 +35,7 @@ impl Remotes {
         let remote = extra(entry);
         // A node waits for the first line for seconds only, and hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
-        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
+        let mut session = self.far.connect(&remote).await?;
         // Its own here, where a node may take that.
         let chosen = Some(&entry.id).filter(|id| id.is_choosable());
         let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
@@ -61,10 +57,10 @@ impl Remotes {
         // No earlier attempt was made under this ID.
         let is_first = fresh.is_some();
         let params = params_for(&entry.id, &remote, session.peer);
-        let signature = self.sign_submission(&remote, &params, chosen, payload)?;
+        let signature = self.far.sign_submission(&remote, &params, chosen, payload)?;
         // A start is refused where its ID was released (docs/protocol.md#start): one that is used again goes in steps.
         if session.peer == Peer::Meshd && chosen.is_some() && !self.units.was_released(&entry.id) {
-            let to_follow = self.sign_request(&extra(entry), Verb::Results)?;
+            let to_follow = self.far.sign(&extra(entry), Verb::Results)?;
             let both = signature.zip(to_follow).map(|(submit, follow)| format!("{submit} {follow}"));
             let request = submission(&remote, params, chosen, both);
             link.set_half_there(false);
@@ -121,7 +117,7 @@ impl Remotes {
         }
         // Nothing but the node's word that it has no such unit ends one that may run.
         let unsure = |error| StepError::Connection(format!("{refusal}, and of an earlier attempt: {error}"));
-        let mut session = ControlSession::connect(&*self.dialer, remote).await.map_err(unsure)?;
+        let mut session = self.far.connect(remote).await.map_err(unsure)?;
         let is_there = self.is_there(entry, remote, &mut session).await.map_err(unsure)?;
         if is_there {
             self.note_accepted(entry).await?;
@@ -165,8 +161,8 @@ impl Remotes {
         if !is_known && !link.is_latest(attempt) {
             drop((writer, session));
             let remote = RemoteExtra { remote_unit_id: id.into(), ..extra(entry) };
-            let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-            self.request_over(&mut session, &remote, Verb::Release).await?;
+            let mut session = self.far.connect(&remote).await?;
+            self.far.release_over(&mut session, &remote).await?;
             return Err(StepError::Connection("another attempt was made meanwhile".into()));
         }
         link.note_progress();
@@ -229,80 +225,9 @@ impl Remotes {
                 return Ok(true);
             }
         }
-        self.request_over(session, remote, Verb::Release).await?;
+        self.far.release_over(session, remote).await?;
         entry.link().set_half_there(false);
         Ok(false)
-    }
-
-    /// A signature for a submission, if the unit is to be signed: made for this very payload.
-    fn sign_submission(
-        &self,
-        remote: &RemoteExtra,
-        params: &BTreeMap<String, String>,
-        id: Option<&UnitId>,
-        payload: Option<PayloadHash>,
-    ) -> Result<Option<String>, StepError> {
-        self.sign(
-            remote,
-            &Subject {
-                verb: Verb::Submit,
-                work_type: Some(&remote.remote_work_type),
-                params: Some(params),
-                payload,
-                unit: None,
-                chosen_id: id.map(UnitId::as_str),
-            },
-        )
-    }
-
-    /// A signature for a request about the unit there, if the unit is to be signed.
-    pub(super) fn sign_request(&self, remote: &RemoteExtra, verb: Verb) -> Result<Option<String>, StepError> {
-        self.sign(remote, &Subject { verb, unit: Some(&remote.remote_unit_id), ..Subject::default() })
-    }
-
-    pub(super) fn sign(
-        &self,
-        remote: &RemoteExtra,
-        about: &Subject<'_>,
-    ) -> Result<Option<String>, StepError> {
-        if !remote.sign_work {
-            return Ok(None);
-        }
-        let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
-        let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
-        signer.sign(&node, about).map(Some).map_err(StepError::Connection)
-    }
-
-    /// Cancels or releases the unit there; one that is gone counts as done.
-    pub(super) async fn request(&self, entry: &Arc<Entry>, verb: Verb) -> Result<(), StepError> {
-        let remote = extra(entry);
-        let mut session = ControlSession::connect(&*self.dialer, &remote).await?;
-        self.request_over(&mut session, &remote, verb).await.map(drop)
-    }
-
-    /// Returns whether the node knows the unit.
-    async fn request_over(
-        &self,
-        session: &mut ControlSession,
-        remote: &RemoteExtra,
-        verb: Verb,
-    ) -> Result<bool, StepError> {
-        let signature = self.sign_request(remote, verb)?;
-        let unit = remote.remote_unit_id.to_string();
-        let request = match verb {
-            Verb::Cancel => WorkRequest::Cancel { unit, signature },
-            Verb::Release
-            | Verb::Submit
-            | Verb::Adopt
-            | Verb::Results
-            | Verb::Disclaim
-            | Verb::Peer
-            | Verb::Doctor => WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature },
-        };
-        match session.connection.command(&Request::Work(request)).await {
-            Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(false),
-            answered => Ok(answered.map(|_| true)?),
-        }
     }
 
     /// Notes what is known of the other side.

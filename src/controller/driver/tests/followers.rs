@@ -90,7 +90,7 @@ fn a_unit_without_its_output_ends_after_outputretention() {
         (unit, job)
     };
     site.options.bounds.output_retention = seconds(150);
-    site.driver().set_options(site.options.clone());
+    site.set_options();
     site.until("its end", || site.unit(&unit).is_none_or(|unit| unit.state == UnitState::Failed));
     assert_eq!(site.job(job).output_lost, Some(OWN.into()));
 }

@@ -48,7 +48,7 @@ fn a_hybrid_keeps_its_room_when_forks_are_counted_in_another_way() {
     site.until("it to be ready", || site.instances().iter().any(|one| one.instance.capacity() > 0));
     for mib_per_fork in [100, 200] {
         site.options.mib_per_fork = mib_per_fork;
-        site.driver().set_options(site.options.clone());
+        site.set_options();
         let record = site.instance(OWN);
         let cpus = Cpus::of_tenths(record.cpu);
         let measured = Capacities::measure(cpus, record.memory, &Rates { mib_per_fork, ..Rates::default() });

@@ -71,7 +71,7 @@ fn ask(site: &Site, verb: PeerVerb, job: JobId) -> Result<(PeerAnswer, Vec<u8>),
 fn a_control_node_gives_the_payload_of_a_job_from_any_byte_as_long_as_it_has_it() {
     let mut site = Site::ready(&["e1"]);
     site.options.peers.tls_client = Some("peers".into());
-    site.driver().set_options(site.options.clone());
+    site.set_options();
     let dialer = with_peers(&site);
     let header = json!({"name": "x".repeat(400), "labels": {"a": "b".repeat(400)}, "rerun": false});
     let (_, job) = site.submit(header.clone());

@@ -164,7 +164,7 @@ fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
     let before = (site.units(), site.on_disk(), site.jobs().len());
     let bounds = site.options.bounds;
     site.options.bounds.max_pending = 0;
-    site.driver().set_options(site.options.clone());
+    site.set_options();
     let refused = rerun(&site, job).unwrap_err();
     assert_eq!(
         (refused.code.to_string().as_str(), refused.message.as_str()),
@@ -172,7 +172,7 @@ fn a_rerun_with_a_payload_from_elsewhere_is_a_job_or_leaves_nothing() {
     );
     assert_eq!((site.units(), site.on_disk(), site.jobs().len()), before);
     site.options.bounds = bounds;
-    site.driver().set_options(site.options.clone());
+    site.set_options();
     let again = rerun(&site, job).unwrap();
     let child = site.running(again);
     let input = site.fabric.look(|units| units.there[&child].input.clone());

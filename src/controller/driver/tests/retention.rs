@@ -18,7 +18,7 @@ const STUCK: usize = 205;
 
 fn set_bounds(site: &mut Site, change: impl FnOnce(&mut Bounds)) {
     change(&mut site.options.bounds);
-    site.driver().set_options(site.options.clone());
+    site.set_options();
 }
 
 /// A job that has run and ended.

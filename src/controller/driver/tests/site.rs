@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -108,9 +109,9 @@ impl Site {
             let store = open(&store, &name).await;
             let children = FakeChildren { fabric: self.fabric.clone(), registry: registry.clone() };
             let (mesh, children) = (Arc::new(mesh), Arc::new(children));
+            let settings = Arc::new(ArcSwap::from_pointee(self.options.clone()));
             let projects = ProjectCache::new(self.directory.path().join("projects"));
-            let driver =
-                JobDriver::start(name, store, self.options.clone(), mesh, children, projects).await.unwrap();
+            let driver = JobDriver::start(name, store, settings, mesh, children, projects).await.unwrap();
             let (result, service) =
                 tokio::join!(meanwhile(&driver), Service::serve(driver.clone(), &registry));
             (driver, registry, service, result)
@@ -149,6 +150,12 @@ impl Site {
     /// An operator declares a node dead.
     pub(super) fn declare_dead(&self, node: &str) {
         self.operate(json!({"op": "instance.remove", "name": node, "dead": true}));
+    }
+
+    /// The controller is reloaded.
+    pub(super) fn set_options(&self) {
+        self.driver().base.settings.store(Arc::new(self.options.clone()));
+        self.driver().on_settings();
     }
 
     pub(super) fn driver(&self) -> &Arc<JobDriver> {

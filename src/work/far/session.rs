@@ -21,7 +21,7 @@ use crate::work::{DialFailure, Dialed, Dialer, UnitId};
 /// For dialling.
 const CONNECT: Duration = Duration::from_secs(20);
 /// An answer to a cancel may take that node's grace and more.
-pub(super) const LIMITS: CallLimits = CallLimits {
+pub(crate) const LIMITS: CallLimits = CallLimits {
     greeting: Duration::from_secs(5),
     answer: Duration::from_secs(60),
     answer_size: 1024 * 1024,
@@ -29,7 +29,7 @@ pub(super) const LIMITS: CallLimits = CallLimits {
 
 /// Why a step on another node failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StepError {
+pub(crate) enum StepError {
     /// The node cannot be reached, or the connection broke: to be tried again. It may quote what the node said, at any
     /// length.
     #[error("{0:.4096}")]
@@ -78,12 +78,12 @@ impl From<CallError> for StepError {
 
 impl StepError {
     /// The node cannot be asked at all: this text says why.
-    pub(super) fn refused(text: impl Into<String>) -> Self {
+    pub(crate) fn refused(text: impl Into<String>) -> Self {
         Self::Refused(ErrorLine::new(text))
     }
 
     /// What the node's error is about; `None` if it did not answer with one.
-    pub(super) fn code(&self) -> Option<ErrorCode> {
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused(line) => Some(line.code()),
             Self::Connection(_) | Self::Handshake(_) | Self::OwnProfile(_) | Self::Local(_) => None,
@@ -92,15 +92,15 @@ impl StepError {
 }
 
 /// An open connection. No answer is believed before the greeting of the right node.
-pub(super) struct ControlSession {
-    pub(super) connection: ControlConnection,
+pub(crate) struct ControlSession {
+    pub(crate) connection: ControlConnection,
     /// What speaks at the other end.
-    pub(super) peer: Peer,
+    pub(crate) peer: Peer,
 }
 
 impl ControlSession {
     /// Dials the node's control service, and where a request has to wait for it, takes its greeting.
-    pub(super) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
+    pub(crate) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
         let dialing = timeout(CONNECT, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
@@ -118,7 +118,7 @@ impl ControlSession {
 /// one literally, and gets the directory that the submission names for that case. Each submission has another there:
 /// 1.4.9 gives units IDs of its own, so that one whose answer was lost cannot be released there. It never had a payload, and
 /// its runner ends at once, but removes its directory then.
-pub(super) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
+pub(crate) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
     let mut params = remote.remote_params.to_map();
     let Some(fallback) = params.remove(run_dir::FALLBACK) else { return params };
     if peer == Peer::Receptor {
@@ -149,7 +149,7 @@ fn warn_if_open(node: &str, directory: &str) {
 }
 
 /// The request that submits the unit to its node, under the ID that was chosen for it, if one was.
-pub(super) fn submission(
+pub(crate) fn submission(
     remote: &RemoteExtra,
     mut params: BTreeMap<String, String>,
     id: Option<&UnitId>,

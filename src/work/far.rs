@@ -1,0 +1,211 @@
+//! Units of other nodes, as a client sees them: each verb may be repeated, and goes over a connection of its own. Keeps nothing
+//! of any unit: whoever asks says which one is meant, and where. What is to be asked next, and when, is `remote`'s business.
+
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+pub(crate) use self::session::{ControlSession, LIMITS, StepError, params_for, submission};
+use super::signing::{PayloadHash, Signer, Subject, Verb};
+use super::status::RemoteExtra;
+use super::{Dialer, UnitId, WorkError};
+use crate::rpc::request::{Follow, Request, WorkRequest};
+use crate::rpc::{CallError, ErrorLine, UnitReport};
+use crate::stream::Peer;
+use crate::wire::{NameHash, NodeId};
+
+/// What a node says to the wish that it never runs a unit.
+#[derive(Debug)]
+pub(crate) enum Promise {
+    /// It promises that.
+    Given,
+    /// It does not, for good.
+    Refused(ErrorLine),
+    /// It has the unit.
+    Late,
+}
+
+/// The way to units of other nodes.
+pub(crate) struct Far {
+    dialer: Arc<dyn Dialer>,
+    /// Signs requests, where that is asked for.
+    signer: ArcSwapOption<Signer>,
+}
+
+impl Far {
+    pub(crate) fn new(dialer: Arc<dyn Dialer>, signer: Option<Arc<Signer>>) -> Self {
+        Self { dialer, signer: signer.into() }
+    }
+
+    /// Replaces the key that signs requests. Units under way are signed with it from now on.
+    pub(crate) fn set_signer(&self, signer: Option<Arc<Signer>>) {
+        self.signer.store(signer);
+    }
+
+    /// Whether there is a key that signs requests.
+    pub(crate) fn signs(&self) -> bool {
+        self.signer.load().is_some()
+    }
+
+    /// Checks what a request to another node needs here.
+    ///
+    /// # Errors
+    /// A TLS profile that is not configured, a signature without a key.
+    pub(crate) fn check_request(&self, tls_client: &str, sign_work: bool) -> Result<(), WorkError> {
+        if !tls_client.is_empty() && !self.dialer.knows_profile(tls_client) {
+            return Err(WorkError::UnknownProfile(tls_client.to_owned()));
+        }
+        if sign_work && !self.signs() {
+            return Err(WorkError::NoSigningKey);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn dialer(&self) -> &dyn Dialer {
+        &*self.dialer
+    }
+
+    /// The name behind a hash, for texts, where it is known.
+    pub(crate) async fn name_of(&self, node: NameHash) -> Option<NodeId> {
+        self.dialer.name_of(node).await
+    }
+
+    /// A connection to the node of a unit.
+    pub(crate) async fn connect(&self, remote: &RemoteExtra) -> Result<ControlSession, StepError> {
+        ControlSession::connect(&*self.dialer, remote).await
+    }
+
+    /// What its node says of a unit.
+    pub(crate) async fn status(&self, remote: &RemoteExtra) -> Result<UnitReport, StepError> {
+        let mut session = self.connect(remote).await?;
+        ask_status(&mut session, &remote.remote_unit_id).await
+    }
+
+    /// The output of a unit, from a byte on.
+    pub(crate) async fn results(
+        &self,
+        remote: &RemoteExtra,
+        start: u64,
+    ) -> Result<ControlSession, StepError> {
+        let mut session = self.connect(remote).await?;
+        let signature = self.sign(remote, Verb::Results)?;
+        let unit = remote.remote_unit_id.to_string();
+        session.connection.results(Follow { unit, start, signature, ends_with_unit: true }).await?;
+        Ok(session)
+    }
+
+    /// Cancels a unit; one that is gone counts as cancelled.
+    pub(crate) async fn cancel(&self, remote: &RemoteExtra) -> Result<(), StepError> {
+        let signature = self.sign(remote, Verb::Cancel)?;
+        let request = WorkRequest::Cancel { unit: remote.remote_unit_id.to_string(), signature };
+        let mut session = self.connect(remote).await?;
+        known(session.connection.command(&Request::Work(request)).await).map(drop)
+    }
+
+    /// Releases a unit; one that is gone counts as released.
+    pub(crate) async fn release(&self, remote: &RemoteExtra) -> Result<(), StepError> {
+        let mut session = self.connect(remote).await?;
+        self.release_over(&mut session, remote).await.map(drop)
+    }
+
+    /// The same over a connection that is there. Returns whether the node knew the unit.
+    pub(crate) async fn release_over(
+        &self,
+        session: &mut ControlSession,
+        remote: &RemoteExtra,
+    ) -> Result<bool, StepError> {
+        let (unit, signature) = (remote.remote_unit_id.to_string(), self.sign(remote, Verb::Release)?);
+        let request = WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature };
+        known(session.connection.command(&Request::Work(request)).await)
+    }
+
+    /// Asks a node never to run a unit.
+    pub(crate) async fn disclaim(&self, remote: &RemoteExtra) -> Result<Promise, StepError> {
+        let mut session = self.connect(remote).await?;
+        let about = Subject {
+            verb: Verb::Disclaim,
+            work_type: Some(&remote.remote_work_type),
+            unit: Some(&remote.remote_unit_id),
+            ..Subject::default()
+        };
+        let request = WorkRequest::Disclaim {
+            unit: remote.remote_unit_id.to_string(),
+            work_type: remote.remote_work_type.to_string(),
+            signature: self.sign_about(remote, &about)?,
+        };
+        match session.connection.command(&Request::Work(request)).await {
+            Ok(answer) if answer.get("disclaimed").is_some() => Ok(Promise::Given),
+            Ok(_) => Ok(Promise::Late),
+            Err(CallError::Refused(line)) if !line.code().is_temporary() => Ok(Promise::Refused(line)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A signature for a request to a node.
+    ///
+    /// # Errors
+    /// There is no key.
+    pub(crate) fn sign_for(&self, node: &NodeId, about: &Subject<'_>) -> Result<String, WorkError> {
+        let signer = self.signer.load_full().ok_or(WorkError::NoSigningKey)?;
+        signer.sign(node, about).map_err(WorkError::Job)
+    }
+
+    /// A signature for a submission, if the unit is to be signed: made for this very payload.
+    pub(crate) fn sign_submission(
+        &self,
+        remote: &RemoteExtra,
+        params: &BTreeMap<String, String>,
+        id: Option<&UnitId>,
+        payload: Option<PayloadHash>,
+    ) -> Result<Option<String>, StepError> {
+        let about = Subject {
+            verb: Verb::Submit,
+            work_type: Some(&remote.remote_work_type),
+            params: Some(params),
+            payload,
+            unit: None,
+            chosen_id: id.map(UnitId::as_str),
+        };
+        self.sign_about(remote, &about)
+    }
+
+    /// A signature for a request about a unit, if it is to be signed.
+    pub(crate) fn sign(&self, remote: &RemoteExtra, verb: Verb) -> Result<Option<String>, StepError> {
+        self.sign_about(remote, &Subject { verb, unit: Some(&remote.remote_unit_id), ..Subject::default() })
+    }
+
+    fn sign_about(&self, remote: &RemoteExtra, about: &Subject<'_>) -> Result<Option<String>, StepError> {
+        if !remote.sign_work {
+            return Ok(None);
+        }
+        let node = NodeId::new(&remote.remote_node).map_err(|error| StepError::refused(error.to_string()))?;
+        let signer = self.signer.load_full().ok_or(StepError::Local(WorkError::NoSigningKey))?;
+        signer.sign(&node, about).map(Some).map_err(StepError::Connection)
+    }
+}
+
+/// Whether the node knew the unit.
+fn known<T>(answered: Result<T, CallError>) -> Result<bool, StepError> {
+    match answered {
+        Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(false),
+        answered => Ok(answered.map(|_| true)?),
+    }
+}
+
+/// What a node says of a unit, over a connection that is there.
+pub(crate) async fn ask_status(session: &mut ControlSession, id: &str) -> Result<UnitReport, StepError> {
+    let mut report = session.connection.unit_status(id).await?;
+    if report.state.is_final() && session.peer == Peer::Receptor {
+        report.exit_code = exit_code_in(&report.detail);
+    }
+    Ok(report)
+}
+
+/// A Go node tells how a process ended in Detail alone.
+fn exit_code_in(detail: &str) -> Option<i32> {
+    let number = detail.strip_prefix("exit status ")?;
+    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}

@@ -1,0 +1,113 @@
+"""Upgrading control nodes one at a time while jobs run: c1 and c2 share a database, one of each version, and so do the
+instances. No job is lost, none runs twice, and none hangs.
+
+MESHD_BEFORE names the previous version; without it these tests are reported as skipped.
+"""
+
+import os
+import pathlib
+
+import pytest
+
+from mesh import MESHD, until
+from test_controller import ask, ended
+from test_controller_many import clean, controller, is_whole, keys, owned, runner, runs, server, shows, submit, unit_of  # noqa: F401
+
+BEFORE = pathlib.Path(os.environ.get("MESHD_BEFORE", ""))
+pytestmark = pytest.mark.skipif("MESHD_BEFORE" not in os.environ, reason="SKIPPED: MESHD_BEFORE is not set")
+
+
+@pytest.fixture(params=["upgrades-c1", "upgrades-c2"])
+def site(request, mesh, server, keys, tmp_path):  # noqa: F811
+    """c1, e1 and the hop of before; c2 and e2 of now, or the other way round."""
+    database = server.database()
+    old, new = ("1", "2") if request.param == "upgrades-c1" else ("2", "1")
+    program = lambda name: BEFORE if name.endswith(old) or name == "hop" else MESHD  # noqa: E731
+    mesh.node("hop", listen=True, program=program("hop"))
+    for name in ("c1", "c2"):
+        mesh.node(name, peers=["hop"], extra=controller(server.url(database), keys, tmp_path), program=program(name))
+    for name in ("e1", "e2"):
+        mesh.node(name, peers=["hop"], work=[runner("ansible-runner")], program=program(name))
+    mesh.start()
+    names = {"c1", "c2", "e1", "e2"}
+    ready = lambda: {one["name"] for one in ask(mesh["c1"], "instance.list")["instances"] if one["capacity"] > 0} >= names  # noqa: E731
+    until("all instances to be ready", ready, 60)
+    mesh.old, mesh.new = mesh[f"c{old}"], mesh[f"c{new}"]
+    return mesh
+
+
+def begun(mesh, tmp_path):
+    """A job of each control node on each instance, which print one line and wait."""
+    jobs = []
+    for control in (mesh.old, mesh.new):
+        for instance in ("e1", "e2", control.name):
+            go = tmp_path / f"go-{control.name}-{instance}"
+            group = "default" if instance.startswith("e") else "controlplane"
+            unit, number = submit(control, {"groups": {"template": [group]}}, ident=go.name, go=str(go))
+            jobs.append((control, unit, number, go))
+    for control, _, number, _ in jobs:
+        runs(control, number)
+    return jobs
+
+
+def finished(mesh, jobs):
+    """All of them end once and whole; the attempts' units are gone everywhere."""
+    for _, _, _, go in jobs:
+        go.touch()
+    for control, unit, number, go in jobs:
+        one = ended(mesh.new, number)
+        assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+        is_whole(shows(control, unit), go.name)
+    clean(mesh, "c1", "c2", "e1", "e2", checks=False)
+
+
+def upgrade(node):
+    node.stop()
+    node.program = MESHD
+    node.start()
+
+
+def test_a_control_node_is_upgraded_while_its_jobs_run(site, tmp_path):
+    jobs = begun(site, tmp_path)
+    upgrade(site.old)
+    finished(site, jobs)
+
+
+def test_everything_is_upgraded_while_jobs_run(site, tmp_path):
+    jobs = begun(site, tmp_path)
+    for name in ("e1", "e2", "hop"):
+        upgrade(site[name])
+    upgrade(site.old)
+    finished(site, jobs)
+
+
+def test_the_jobs_of_a_control_node_of_before_are_taken_over(site, tmp_path):
+    """It never comes back as what it was: what it had sent runs on, and is followed by the other one."""
+    go = tmp_path / "go"
+    unit, number = submit(site.old, ident="taken", go=str(go))
+    runs(site.new, number)
+    site.old.kill()
+    owned(site.new, number, site.new.name)
+    go.touch()
+    one = ended(site.new, number)
+    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+    taken = until("a unit of the job", lambda: unit_of(site.new, number), 30)
+    is_whole(shows(site.new, taken), "taken")
+    site.old.program = MESHD
+    site.old.start()
+    is_whole(shows(site.old, unit), "taken")
+    clean(site, "c1", "c2", "e1", "e2", checks=False)
+
+
+def test_the_jobs_of_a_control_node_of_now_are_taken_over_by_one_of_before(site, tmp_path):
+    go = tmp_path / "go"
+    unit, number = submit(site.new, ident="taken", go=str(go))
+    runs(site.old, number)
+    site.new.kill()
+    owned(site.old, number, site.old.name)
+    go.touch()
+    one = ended(site.old, number)
+    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
+    site.new.start()
+    is_whole(shows(site.new, unit), "taken")
+    clean(site, "c1", "c2", "e1", "e2", checks=False)
