@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::core::LeaseTimes;
 pub use super::core::{NodeType, OnLoss};
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
@@ -86,6 +87,13 @@ pub struct Timers {
     pub lost_after: Duration,
     /// How often pending jobs are looked at without a reason.
     pub poll: Duration,
+}
+
+impl Timers {
+    /// Those of leases.
+    pub fn of_leases(&self) -> LeaseTimes {
+        LeaseTimes { heartbeat: self.heartbeat, owner_lost_after: self.owner_lost_after }
+    }
 }
 
 /// What is kept, for how long, and how much of it.

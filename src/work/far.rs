@@ -1,5 +1,6 @@
-//! Units of other nodes, as a client sees them: each verb may be repeated, and goes over a connection of its own. Keeps nothing
-//! of any unit: whoever asks says which one is meant, and where. What is to be asked next, and when, is `remote`'s business.
+//! Units of other nodes, as a client sees them: verbs that may be repeated, and what signs them. Keeps nothing of any unit:
+//! whoever asks says which one is meant, and where. What is to be asked next, and when, is `remote`'s business, and so is the
+//! payload of a start and what comes over a connection that follows a unit.
 
 mod session;
 
@@ -99,27 +100,28 @@ impl Far {
 
     /// Cancels a unit; one that is gone counts as cancelled.
     pub(crate) async fn cancel(&self, remote: &RemoteExtra) -> Result<(), StepError> {
+        let mut session = self.connect(remote).await?;
+        // Not before: a signature is good for seconds, and a node that starts again takes no earlier one.
         let signature = self.sign(remote, Verb::Cancel)?;
         let request = WorkRequest::Cancel { unit: remote.remote_unit_id.to_string(), signature };
-        let mut session = self.connect(remote).await?;
-        known(session.connection.command(&Request::Work(request)).await).map(drop)
+        done(session.connection.command(&Request::Work(request)).await)
     }
 
     /// Releases a unit; one that is gone counts as released.
     pub(crate) async fn release(&self, remote: &RemoteExtra) -> Result<(), StepError> {
         let mut session = self.connect(remote).await?;
-        self.release_over(&mut session, remote).await.map(drop)
+        self.release_over(&mut session, remote).await
     }
 
-    /// The same over a connection that is there. Returns whether the node knew the unit.
+    /// The same over a connection that is there.
     pub(crate) async fn release_over(
         &self,
         session: &mut ControlSession,
         remote: &RemoteExtra,
-    ) -> Result<bool, StepError> {
+    ) -> Result<(), StepError> {
         let (unit, signature) = (remote.remote_unit_id.to_string(), self.sign(remote, Verb::Release)?);
         let request = WorkRequest::Release { unit, force: false, sweep: remote.sweep, signature };
-        known(session.connection.command(&Request::Work(request)).await)
+        done(session.connection.command(&Request::Work(request)).await)
     }
 
     /// Asks a node never to run a unit.
@@ -187,11 +189,11 @@ impl Far {
     }
 }
 
-/// Whether the node knew the unit.
-fn known<T>(answered: Result<T, CallError>) -> Result<bool, StepError> {
+/// It was done, or there is no such unit.
+fn done<T>(answered: Result<T, CallError>) -> Result<(), StepError> {
     match answered {
-        Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(false),
-        answered => Ok(answered.map(|_| true)?),
+        Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(()),
+        answered => Ok(answered.map(drop)?),
     }
 }
 

@@ -378,7 +378,7 @@ impl JobUnit {
         self.show(report, Durability::Durable).await;
     }
 
-    /// Ends it, as the job has no end of its own to show: it fails for this reason.
+    /// Ends it, as there is no job whose end it could show: it fails for this reason.
     pub async fn fail(&self, why: &str) {
         let (detail, extra) = (why.to_owned(), self.extra());
         self.report(JobReport { state: State::Failed, detail, extra }).await;

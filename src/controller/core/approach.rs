@@ -21,11 +21,8 @@ pub enum UnitPlace {
     Here,
     /// On another one.
     Elsewhere,
-    /// In a pod.
-    Pod {
-        /// Another control node may have sent it already.
-        is_inherited: bool,
-    },
+    /// In a pod, whose name is the unit's.
+    Pod,
 }
 
 /// What is to be done about an open attempt.
@@ -49,18 +46,13 @@ pub enum Approach {
 
 /// How an attempt is approached that has come so far; `is_ours` if this node placed it.
 pub fn approach(known: Known, progress: Progress, is_ours: bool, place: UnitPlace) -> Approach {
-    let can_be_asked = match place {
-        UnitPlace::Here => false,
-        UnitPlace::Elsewhere => true,
-        UnitPlace::Pod { is_inherited } => is_inherited,
-    };
-    let is_pod = matches!(place, UnitPlace::Pod { .. });
+    let can_be_asked = place != UnitPlace::Here;
     match (known, progress) {
         (Known::Here, _) => Approach::Follow,
         (Known::Unknown, Progress::Running | Progress::Lost) if can_be_asked => Approach::Ask,
         (Known::Unknown, Progress::Placed) if can_be_asked && !is_ours => Approach::Ask,
         (Known::Unknown | Known::Unsent, Progress::Running | Progress::Lost | Progress::Over(_)) => {
-            Approach::Absent { disclaim: !is_ours && !is_pod }
+            Approach::Absent { disclaim: !is_ours && place != UnitPlace::Pod }
         }
         (Known::Unknown, Progress::Placed) => Approach::Send { afresh: false },
         (Known::Unsent, Progress::Placed) => Approach::Send { afresh: true },
@@ -70,16 +62,17 @@ pub fn approach(known: Known, progress: Progress, is_ours: bool, place: UnitPlac
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::core::Ending;
 
     #[test]
     fn nothing_is_sent_that_somebody_else_may_have_sent_where_that_can_be_asked() {
-        use Progress::{Lost, Placed, Running};
-        let pod = |is_inherited| UnitPlace::Pod { is_inherited };
+        use Progress::{Lost, Over, Placed, Running};
+        let (pod, over) = (UnitPlace::Pod, Over(Ending::Lost));
         let (never, disclaimed) = (Approach::Absent { disclaim: false }, Approach::Absent { disclaim: true });
         let (send, again) = (Approach::Send { afresh: false }, Approach::Send { afresh: true });
         for (known, progress, is_ours, place, expected) in [
             (Known::Here, Placed, false, UnitPlace::Elsewhere, Approach::Follow),
-            (Known::Here, Lost, true, pod(false), Approach::Follow),
+            (Known::Here, Lost, true, UnitPlace::Here, Approach::Follow),
             // On another node.
             (Known::Unknown, Placed, true, UnitPlace::Elsewhere, send),
             (Known::Unknown, Placed, false, UnitPlace::Elsewhere, Approach::Ask),
@@ -93,11 +86,13 @@ mod tests {
             (Known::Unknown, Running, true, UnitPlace::Here, never),
             (Known::Unknown, Running, false, UnitPlace::Here, disclaimed),
             // In a pod: its name is the unit's, so its cluster knows.
-            (Known::Unknown, Placed, false, pod(true), Approach::Ask),
-            (Known::Unknown, Placed, true, pod(true), send),
-            (Known::Unknown, Running, true, pod(true), Approach::Ask),
-            (Known::Unknown, Running, true, pod(false), never),
-            (Known::Unknown, Lost, false, pod(false), never),
+            (Known::Unknown, Placed, false, pod, Approach::Ask),
+            (Known::Unknown, Placed, true, pod, send),
+            (Known::Unknown, Running, true, pod, Approach::Ask),
+            (Known::Unsent, Running, false, pod, never),
+            // An operator declared its node dead meanwhile.
+            (Known::Unknown, over, true, UnitPlace::Elsewhere, never),
+            (Known::Unknown, over, false, UnitPlace::Here, disclaimed),
         ] {
             let found = approach(known, progress, is_ours, place);
             assert_eq!(found, expected, "{known:?} {progress:?} {is_ours} {place:?}");

@@ -7,8 +7,8 @@
 //! - `instance`, `group`: the records; `policy`: which instance is in which group.
 //! - `queue`: pending jobs and decisions; `fit`: which instances may run a job; `pass`: all jobs in order;
 //!   `explain`: why a job waits.
-//! - `job`, `attempt`, `state`: the life cycles; `approach`: is an attempt's unit there, or to be sent; `driven`: reports of the owner; `verdict`: how an attempt
-//!   ended.
+//! - `job`, `attempt`, `state`: the life cycles; `approach`: is an attempt's unit there, or to be sent; `driven`: reports of
+//!   the owner; `verdict`: how an attempt ended.
 //! - `watch`: since when something has not changed, by the clock of the one who looks; `lease`: who may write; `loss`: who
 //!   is lost, and who inherits; `clock`: whether the clock is believed; `text`: what other programs wrote.
 

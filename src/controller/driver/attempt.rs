@@ -18,7 +18,6 @@ use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Driven, Duty, Ending, Evidence, JobId, JobKind, Known, Progress, Refused,
     Time,
 };
-use crate::controller::header::Header;
 use crate::controller::store::{Error, JobDetail};
 use crate::os::back_off::BackOff;
 use crate::work::Leftovers;
@@ -28,7 +27,7 @@ pub(super) const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Dura
 /// How long a process asks a node to release a unit.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// One attempt's.
+/// What one attempt's task works with.
 pub(super) struct AttemptTask {
     pub(super) on: Arc<Attempts>,
     pub(super) id: JobId,
@@ -48,9 +47,10 @@ impl AttemptTask {
             // The process before may have ended before it was shown.
             on.publisher.show_detail(&detail).await?;
         }
-        let (unit, header) = (attempt.unit.to_string(), parsed(&detail)?);
+        let unit = attempt.unit.to_string();
         let mut followed = None;
         if attempt.is_open() {
+            let header = parsed(&detail)?;
             let is_there = match request(&on, &detail, &header, &attempt).await? {
                 Ok(request) => {
                     Dispatch { task: &mut self, detail: &detail, header: &header, attempt: &attempt, request }
@@ -65,12 +65,14 @@ impl AttemptTask {
                 followed = Following::begin(&mut self, &detail.job, &attempt).await?.follow().await?;
             }
         } else {
-            self.inherit_ended(&detail, &header, &attempt).await?;
+            self.inherit_ended(&detail, &attempt).await?;
         }
         let now = match &followed {
             Some(followed) => followed.now.clone(),
             None => on.base.store.detail(id).await?,
         };
+        // Nothing more is added to the output.
+        on.publisher.published.await_no_more((id, n));
         complete(&on, now, n).await?;
         let leftovers = match (followed, attempt.ending()) {
             // It had foreign content in its hands: nothing of it goes on.
@@ -82,7 +84,7 @@ impl AttemptTask {
         };
         self.release(&unit, leftovers).await;
         if detail.job.kind == JobKind::ProjectSync {
-            on.syncs.sweep(id, header).await?;
+            on.syncs.sweep(id, parsed(&detail)?).await?;
         }
         let without_payload = on.publisher.without_payload(&detail);
         let swept = on.base.store.sweep(on.lease.fence(), id, n, without_payload).await?;
@@ -132,17 +134,12 @@ impl AttemptTask {
 
     /// An earlier process, or the control node that an ended attempt was taken over from, may not have released its unit: that
     /// is done from here.
-    async fn inherit_ended(
-        &self,
-        detail: &JobDetail,
-        header: &Header,
-        attempt: &Attempt,
-    ) -> Result<(), Error> {
+    async fn inherit_ended(&self, detail: &JobDetail, attempt: &Attempt) -> Result<(), Error> {
         let on = &self.on;
         if on.base.children.known(&attempt.unit.to_string()) != Known::Unknown {
             return Ok(());
         }
-        let Ok(mut request) = request(on, detail, header, attempt).await? else { return Ok(()) };
+        let Ok(mut request) = request(on, detail, &parsed(detail)?, attempt).await? else { return Ok(()) };
         request.far = on.far_unit(&attempt.unit).await?;
         if (request.node != on.base.node || request.is_inherited())
             && let Err(cause) = on.base.children.adopt(request).await

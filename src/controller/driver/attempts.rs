@@ -23,9 +23,9 @@ pub(in crate::controller) struct Attempts {
     pub(super) base: Arc<Base>,
     pub(super) lease: Arc<LeaseKeeper>,
     pub(super) publisher: Arc<Publisher>,
-    pub(super) pods: Pods,
+    pub(in crate::controller) pods: Pods,
     pub(super) syncs: Syncs,
-    pub(super) forgotten: Forgotten,
+    pub(in crate::controller) forgotten: Forgotten,
     tasks: Tasks,
 }
 
@@ -55,8 +55,7 @@ impl Attempts {
 
     /// An attempt has no duty any more, or its task has ended.
     pub(super) fn dismiss(&self, job: JobId, n: AttemptNo) {
-        self.tasks.remove((job, n));
-        self.publisher.published.await_no_more((job, n));
+        self.tasks.remove((job, n), || self.publisher.published.await_no_more((job, n)));
     }
 
     /// Ends all tasks where they are. The units of attempts stay.
@@ -78,13 +77,8 @@ impl Attempts {
 
     /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that.
     pub(super) fn decide(&self, of: (JobId, AttemptNo)) -> bool {
-        // First: nobody shows the end before the task does.
-        self.publisher.published.await_output(of);
-        let decides = self.tasks.decide(of);
-        if !decides {
-            self.publisher.published.await_no_more(of);
-        }
-        decides
+        // Nobody shows the end before the task does.
+        self.tasks.decide(of, || self.publisher.published.await_output(of))
     }
 
     /// What the unit of an attempt does at the moment, if it is not over and this node drives it.

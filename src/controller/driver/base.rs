@@ -8,15 +8,16 @@ use tokio::sync::Notify;
 
 use super::figures::Figures;
 use super::world::{Children, Mesh};
-use crate::controller::core::{InstanceName, LeaseTimes, Rates};
+use crate::controller::clusters::pod_type;
+use crate::controller::core::{Attempt, ChildType, InstanceName, LeaseTimes, Rates};
 use crate::controller::health::Surroundings;
-use crate::controller::options::ControllerOptions;
+use crate::controller::options::{ControllerOptions, KUBE_RUNTIME_TYPE, RUNNER_TYPE};
 use crate::controller::peer::PeerClient;
 use crate::controller::projects::ProjectCache;
-use crate::controller::store::Store;
+use crate::controller::store::{Error, Store};
 
 /// The settings of a controller, which a reload replaces. Clones share them.
-pub type Settings = Arc<ArcSwap<ControllerOptions>>;
+pub type SharedOptions = Arc<ArcSwap<ControllerOptions>>;
 
 /// One control node, as its parts share it.
 pub(in crate::controller) struct Base {
@@ -24,7 +25,7 @@ pub(in crate::controller) struct Base {
     pub(super) store: Store,
     /// The first 8 hex digits of the install ID.
     pub(super) install: u32,
-    pub(in crate::controller) settings: Settings,
+    pub(in crate::controller) settings: SharedOptions,
     pub(super) mesh: Arc<dyn Mesh>,
     pub(super) children: Arc<dyn Children>,
     pub(super) projects: ProjectCache,
@@ -43,8 +44,21 @@ impl Base {
 
     /// The times of leases.
     pub(super) fn times(&self) -> LeaseTimes {
-        let timers = self.options().timers;
-        LeaseTimes { heartbeat: timers.heartbeat, owner_lost_after: timers.owner_lost_after }
+        self.options().timers.of_leases()
+    }
+
+    /// The work type of an attempt's unit.
+    pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
+        Ok(match attempt.child {
+            ChildType::Local => self.options().runner.name.clone(),
+            ChildType::Runner => RUNNER_TYPE.to_owned(),
+            ChildType::Container => match self.store.registry().await?.group_mut(&attempt.group) {
+                Ok(group) => pod_type(group).to_owned(),
+                // One that is gone had a cluster.
+                Err(Error::NoGroup(_)) => KUBE_RUNTIME_TYPE.to_owned(),
+                Err(error) => return Err(error),
+            },
+        })
     }
 
     /// How forks are counted now.

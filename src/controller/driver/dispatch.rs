@@ -56,7 +56,7 @@ impl Dispatch<'_> {
 
     fn place(&self) -> UnitPlace {
         match &self.request.pod {
-            Some(pod) => UnitPlace::Pod { is_inherited: pod.is_inherited },
+            Some(_) => UnitPlace::Pod,
             None if self.request.node == self.task.on.base.node => UnitPlace::Here,
             None => UnitPlace::Elsewhere,
         }

@@ -46,8 +46,7 @@ pub(super) struct Following<'a> {
 
 /// What is next.
 enum FollowStep {
-    News(ChildNews),
-    /// There is another duty, or something is due.
+    /// To look what has come since.
     Look,
     /// The unit has ended: how, and its Detail.
     End(ChildEnd, String),
@@ -91,12 +90,8 @@ impl<'a> Following<'a> {
     pub(super) async fn follow(mut self) -> Result<Option<Followed>, Error> {
         self.note_status();
         loop {
-            let next = match self.next().await? {
-                FollowStep::News(news) => self.hear(news).await?,
-                next => next,
-            };
-            match next {
-                FollowStep::News(_) | FollowStep::Look => {}
+            match self.next().await? {
+                FollowStep::Look => {}
                 FollowStep::End(end, detail) => return self.end(end, detail).await,
                 FollowStep::Over => return Ok(None),
             }
@@ -121,7 +116,7 @@ impl<'a> Following<'a> {
             Duty::Send | Duty::Follow | Duty::Cancel => {}
         }
         tokio::select! {
-            news = self.stream.next() => return Ok(FollowStep::News(news)),
+            news = self.stream.next() => return self.hear(news).await,
             () = until_due(self.accepted, TELL_AFTER) => self.is_running = self.tell_accepted().await?,
             () = until_due(self.uncounted, COUNT_EVERY) => self.count().await,
             () = self.task.decided.notified() => self.show_decided().await?,
@@ -165,6 +160,10 @@ impl<'a> Following<'a> {
     /// The unit has ended like that.
     async fn end(mut self, end: ChildEnd, detail: String) -> Result<Option<Followed>, Error> {
         let (on, id, n) = (self.task.on.clone(), self.task.id, self.task.n);
+        if on.publisher.published.awaits(id) {
+            // Its loss has decided the job, and the unit ended before this was heard.
+            self.show_decided().await?;
+        }
         let was_asked_for = self.attempt.progress == Progress::Lost || self.attempt.sender != on.base.node;
         let is_not_there = end == ChildEnd::Refused || (end == ChildEnd::Unknown && was_asked_for);
         if is_not_there && !self.is_running && self.accepted.is_none() {

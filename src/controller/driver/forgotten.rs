@@ -21,7 +21,7 @@ use crate::work::{FarUnit, Leftovers};
 /// within minutes.
 const TAKEN_AWAY: Duration = Duration::from_secs(1800);
 
-/// Ends them.
+/// What ends them.
 pub(in crate::controller) struct Forgotten {
     base: Arc<Base>,
 }

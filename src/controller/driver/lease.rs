@@ -48,11 +48,11 @@ impl LeaseKeeper {
         Ok(sent)
     }
 
-    /// A heartbeat that was sent then has renewed the lease, unless the store has gone back: that is an error.
+    /// A heartbeat that was sent then has renewed the lease, unless it has found that the store went back.
     ///
     /// # Errors
     /// The store has lost its last commits. What this process knows may be more than what is there.
-    pub(super) fn note_beat(&self, went_back: bool, sent: Time) -> Result<(), Error> {
+    pub(super) fn renew(&self, went_back: bool, sent: Time) -> Result<(), Error> {
         if went_back {
             tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
             return Err(Error::Fenced(Fenced(self.fence())));

@@ -1,5 +1,5 @@
 //! One control node's part: it looks at the mesh, has passes made, and drives the jobs that it owns. One task, here, decides
-//! what is due; four parts do it, each with state of its own, and each is asked, never looked into:
+//! what is due; four parts do it, each with state of its own, which has its own locks:
 //!
 //! - `lease` (and `own_lease`): whether this node may act. It renews the lease, and finds out what was lost with it.
 //! - `placer` (`discovery`, `candidates`, `presence`, `turn`): what concerns all jobs. `checks`: the instances' health.
@@ -52,22 +52,20 @@ use tokio_util::sync::CancellationToken;
 
 use self::attempts::Attempts;
 use self::base::Base;
-pub use self::base::Settings;
+pub use self::base::SharedOptions;
 pub use self::candidates::Candidate;
 use self::checks::Checks;
 use self::discovery::Sightings;
 use self::figures::Figures;
 use self::foreign::Foreign;
-use self::forgotten::Forgotten;
 pub(in crate::controller) use self::forgotten::sent;
 use self::lease::LeaseKeeper;
 use self::placer::Placer;
-use self::pods::Pods;
 use self::publisher::{Publisher, UnitHere};
 pub use self::request::parsed;
 pub use self::shown::rfc3339;
 use self::world::{Children, Mesh};
-use super::core::{Duty, Fenced, InstanceName, Job, LeaseTimes};
+use super::core::{Duty, Fenced, InstanceName, Job};
 use super::options::ControllerOptions;
 use super::projects::ProjectCache;
 use super::store::{Error, Look, Store};
@@ -95,9 +93,7 @@ pub struct JobDriver {
     pub(super) checks: Checks,
     pub(super) attempts: Arc<Attempts>,
     pub(super) publisher: Arc<Publisher>,
-    pub(super) pods: Pods,
     pub(super) foreign: Foreign,
-    pub(super) forgotten: Forgotten,
     /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
     pub(super) entering: Arc<RwLock<()>>,
 }
@@ -116,14 +112,13 @@ impl JobDriver {
     pub async fn start(
         node: InstanceName,
         store: Store,
-        settings: Settings,
+        settings: SharedOptions,
         mesh: Arc<dyn Mesh>,
         children: Arc<dyn Children>,
         projects: ProjectCache,
     ) -> Result<Arc<Self>, Error> {
-        let (timers, on_loss) = (settings.load().timers, settings.load().on_loss);
-        let times = LeaseTimes { heartbeat: timers.heartbeat, owner_lost_after: timers.owner_lost_after };
-        let fence = store.start_owner(node.clone(), times, on_loss).await?;
+        let options = settings.load_full();
+        let fence = store.start_owner(node.clone(), options.timers.of_leases(), options.on_loss).await?;
         let install = store.install_id().await?;
         let install = install.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
         let install = install.ok_or_else(|| Error::Corrupt("install_id in meta is no number".into()))?;
@@ -145,9 +140,7 @@ impl JobDriver {
         Ok(Arc::new(Self {
             placer: Placer::new(base.clone(), lease.clone(), attempts.clone(), publisher.clone()),
             checks: Checks::new(base.clone(), lease.clone()),
-            pods: Pods::new(base.clone()),
             foreign: Foreign::new(base.clone()),
-            forgotten: Forgotten::new(base.clone()),
             entering: Arc::default(),
             node,
             store,

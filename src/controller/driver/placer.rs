@@ -85,7 +85,7 @@ impl Placer {
         let (times, now) = (self.base.times(), self.lease.own.now());
         let went_back = self.lease.own.note(beat.leases, beat.own, &times);
         self.presence.note(beat.sightings, went_back, now, times.blind());
-        self.lease.note_beat(went_back, sent)
+        self.lease.renew(went_back, sent)
     }
 
     /// An operator took a node that discovery found: the mesh is looked at again.

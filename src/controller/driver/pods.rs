@@ -9,11 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use super::base::Base;
 use super::world::{ChildRequest, PodChild};
-use crate::controller::clusters::{GroupFault, PodSetup, pod_type};
-use crate::controller::core::{Attempt, ChildType, Duty, GroupName, JobId, Known, Progress};
+use crate::controller::clusters::{GroupFault, PodSetup};
+use crate::controller::core::{Attempt, Duty, JobId, Known, Progress};
 use crate::controller::credentials::Credentials;
 use crate::controller::header::Header;
-use crate::controller::options::{KUBE_RUNTIME_TYPE, RUNNER_TYPE};
 use crate::controller::store::{Error, GroupRecord};
 use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
@@ -24,8 +23,7 @@ const SECRET_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::fro
 /// How long a secret is tried to be written: as long as a pod may wait for its start.
 const SECRET_WITHIN: Duration = Duration::from_secs(2 * 3600);
 
-/// What pods need. Clones share it.
-#[derive(Clone)]
+/// What pods need.
 pub(in crate::controller) struct Pods {
     base: Arc<Base>,
 }
@@ -33,15 +31,6 @@ pub(in crate::controller) struct Pods {
 impl Pods {
     pub(super) fn new(base: Arc<Base>) -> Self {
         Self { base }
-    }
-
-    /// The work type of an attempt's unit.
-    pub(in crate::controller) async fn child_type(&self, attempt: &Attempt) -> Result<String, Error> {
-        Ok(match attempt.child {
-            ChildType::Local => self.base.options().runner.name.clone(),
-            ChildType::Runner => RUNNER_TYPE.to_owned(),
-            ChildType::Container => self.pod_type(&attempt.group).await?.to_owned(),
-        })
     }
 
     /// The unit of an attempt in a container group that may print so much, or why there can be none.
@@ -55,7 +44,7 @@ impl Pods {
         let request = ChildRequest {
             unit: attempt.unit.to_string(),
             node: self.base.node.clone(),
-            work_type: self.child_type(attempt).await?,
+            work_type: self.base.child_type(attempt).await?,
             params: String::new(),
             run_dir: None,
             signed: false,
@@ -83,15 +72,6 @@ impl Pods {
         Ok(made
             .map(|pod| ChildRequest { pod: Some(PodChild { is_inherited, ..pod }), ..request })
             .map_err(named))
-    }
-
-    /// The work type of a container group's units. A group that is gone had a cluster.
-    async fn pod_type(&self, group: &GroupName) -> Result<&'static str, Error> {
-        match self.base.store.registry().await?.group_mut(group) {
-            Ok(group) => Ok(pod_type(group)),
-            Err(Error::NoGroup(_)) => Ok(KUBE_RUNTIME_TYPE),
-            Err(error) => Err(error),
-        }
     }
 
     /// Has what a pod needs be in its cluster. Returns early if the attempt is to be cancelled.

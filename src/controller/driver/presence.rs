@@ -1,4 +1,5 @@
-//! Which nodes are there: who sees which instance, by the clock of this process; and the nodes that discovery found. It looks at no mesh and asks no store.
+//! Which nodes are there: who sees which instance, by the clock of this process; and the nodes that discovery found. It looks
+//! at no mesh and asks no store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! The units of jobs show what becomes of them: the only maker of a job's report, and the only place where its units end.
-//! The row decides what they show; its end they show only once all of its output is here. Where that is on another control
+//! The units of jobs show what becomes of them. The row decides what they show; its end they show only once all of its output is here. Where that is on another control
 //! node, `followers` copies it.
 
 use std::cmp::Reverse;
@@ -14,7 +13,6 @@ use super::base::Base;
 use super::followers::Copier;
 use super::lease::LeaseKeeper;
 use super::output::{held, writer};
-use super::pods::Pods;
 use super::published::Published;
 use super::request::parsed;
 use super::shown::report;
@@ -29,7 +27,6 @@ const CLOSED_WITHIN: Duration = Duration::from_millis(50);
 pub(in crate::controller) struct Publisher {
     pub(super) base: Arc<Base>,
     lease: Arc<LeaseKeeper>,
-    pods: Pods,
     pub(super) published: Published,
 }
 
@@ -46,8 +43,7 @@ pub(super) enum UnitHere {
 
 impl Publisher {
     pub(super) fn new(base: Arc<Base>, lease: Arc<LeaseKeeper>) -> Arc<Self> {
-        let (pods, published) = (Pods::new(base.clone()), Published::default());
-        Arc::new(Self { base, lease, pods, published })
+        Arc::new(Self { base, lease, published: Published::default() })
     }
 
     /// A unit follows the job that was just made of its payload: nobody else has anything of it.
@@ -239,7 +235,7 @@ impl Publisher {
     /// The work type of its latest attempt.
     async fn child_type_of(&self, detail: &JobDetail) -> Result<String, Error> {
         match detail.job.attempts.last() {
-            Some(attempt) => self.pods.child_type(attempt).await,
+            Some(attempt) => self.base.child_type(attempt).await,
             None => Ok(String::new()),
         }
     }

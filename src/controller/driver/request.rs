@@ -31,7 +31,7 @@ pub(super) async fn request(
         None => {
             // Made by the node itself where it can: nobody else can be there first.
             let place = if header.cleanup { PLACEHOLDER } else { KEPT_PLACEHOLDER };
-            (on.pods.child_type(attempt).await?, format!("{place}/{}", private_dir(&unit)))
+            (on.base.child_type(attempt).await?, format!("{place}/{}", private_dir(&unit)))
         }
     };
     let mut params = format!("--private-data-dir={directory}");

@@ -29,8 +29,7 @@ pub(super) enum Project {
     Unwanted,
 }
 
-/// Has projects synced. Clones share it.
-#[derive(Clone)]
+/// Has projects synced.
 pub(super) struct Syncs {
     base: Arc<Base>,
     lease: Arc<LeaseKeeper>,

@@ -43,9 +43,11 @@ impl Tasks {
         tasks.insert(of, Task { duty, abort, said: None, decided });
     }
 
-    /// An attempt has no duty any more, or its task has ended.
-    pub(super) fn remove(&self, of: (JobId, AttemptNo)) {
-        self.0.lock().remove(&of);
+    /// An attempt has no duty any more, or its task has ended. There is no other one before `then` has come.
+    pub(super) fn remove(&self, of: (JobId, AttemptNo), then: impl FnOnce()) {
+        let mut tasks = self.0.lock();
+        tasks.remove(&of);
+        then();
     }
 
     /// Ends all tasks where they are, and returns whose they were.
@@ -67,10 +69,12 @@ impl Tasks {
         self.0.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect()
     }
 
-    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that.
-    pub(super) fn decide(&self, of: (JobId, AttemptNo)) -> bool {
+    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that. `first` comes before the
+    /// task hears of it.
+    pub(super) fn decide(&self, of: (JobId, AttemptNo), first: impl FnOnce()) -> bool {
         let tasks = self.0.lock();
         let Some(task) = tasks.get(&of).filter(|task| task.said.is_some()) else { return false };
+        first();
         task.decided.notify_one();
         true
     }
@@ -99,22 +103,24 @@ mod tests {
         }
         let mut duties = duties.unwrap();
         assert_eq!((started, *duties.borrow_and_update()), (1, Duty::Cancel));
-        tasks.remove(ONE);
+        tasks.remove(ONE, || ());
         assert!(duties.changed().await.is_err(), "who has no duty any more hears that");
     }
 
     #[tokio::test]
     async fn an_end_waits_for_a_task_only_if_its_stream_has_said_what_it_is() {
         let tasks = Tasks::default();
-        assert!(!tasks.decide(ONE));
+        let is_first = std::cell::Cell::new(false);
+        let decide = || tasks.decide(ONE, || is_first.set(true));
+        assert!(!decide());
         let mut decided = None;
         tasks.assign(ONE, Duty::Follow, |_, notify| {
             decided = Some(notify);
             tokio::spawn(std::future::pending::<()>()).abort_handle()
         });
-        assert!(!tasks.decide(ONE));
+        assert!(!decide() && !is_first.get());
         tasks.note_said(ONE, evidence());
-        assert!(tasks.decide(ONE));
+        assert!(decide() && is_first.get());
         decided.unwrap().notified().await;
     }
 }

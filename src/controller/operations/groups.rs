@@ -152,7 +152,7 @@ impl Service {
         apply(&settings, is_new, &mut trial)?;
         let record = trial.group_mut(&GroupName::from(name.as_str()))?.clone();
         if record.group.is_container_group() {
-            self.driver.pods.check_group(record).await.map_err(bad)?;
+            self.driver.attempts.pods.check_group(record).await.map_err(bad)?;
         }
         let change = move |registry: &mut Registry, _| apply(&settings, is_new, registry);
         let former = self.driver.store.change_registry(Some(audit), change).await?;
@@ -203,12 +203,12 @@ impl Service {
             );
             OperationRefusal::new(OperationCode::Refused, message)
         };
-        match self.driver.pods.unneeded_secret(former).await? {
+        match self.driver.attempts.pods.unneeded_secret(former).await? {
             Ok(None) => Ok(()),
             Ok(Some((place, name))) => {
                 let shown =
                     place.namespace.as_ref().map(|it| format!(" in namespace {it}")).unwrap_or_default();
-                let deleted = self.driver.pods.delete_secret(place, name.clone()).await;
+                let deleted = self.driver.attempts.pods.delete_secret(place, name.clone()).await;
                 deleted.map_err(|cause| refused(&name, &shown, cause.to_string()))
             }
             Err(fault) => Err(refused(&format!("of its registry {registry}"), "", fault.to_string())),

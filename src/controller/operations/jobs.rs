@@ -75,7 +75,7 @@ impl Service {
             let (child, group) = (attempt.child, attempt.group.clone());
             let name = match names.entry((child, group)) {
                 Entry::Occupied(name) => name.into_mut(),
-                Entry::Vacant(new) => new.insert(self.driver.pods.child_type(attempt).await?),
+                Entry::Vacant(new) => new.insert(self.driver.base.child_type(attempt).await?),
             };
             units.push(AttemptUnit { work_type: name.clone(), detail: self.driver.attempts.detail(attempt) });
         }

@@ -10,7 +10,7 @@ use super::intake::{Intake, NEEDS_FENCE};
 use super::resume::Lost;
 use crate::confine::Support;
 use crate::controller::core::{ChildId, InstanceName};
-use crate::controller::driver::{JobDriver, Settings};
+use crate::controller::driver::{JobDriver, SharedOptions};
 use crate::controller::header::Header;
 use crate::controller::operations;
 use crate::controller::options::ControllerOptions;
@@ -32,7 +32,7 @@ pub(super) struct Door(Arc<Inside>);
 struct Inside {
     node: InstanceName,
     registry: Registry,
-    settings: Settings,
+    settings: SharedOptions,
     driver: OnceLock<Weak<JobDriver>>,
     /// Units that wait for the driver; `None` once it is there.
     waiting: Mutex<Option<Vec<JobUnit>>>,
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    pub(super) fn new(node: InstanceName, registry: &Registry, settings: Settings) -> Self {
+    pub(super) fn new(node: InstanceName, registry: &Registry, settings: SharedOptions) -> Self {
         let support = Support::detect();
         if support == Support::SocketsOnly {
             tracing::warn!(
@@ -87,7 +87,7 @@ impl Door {
         self.0.settings.load_full()
     }
 
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> SharedOptions {
         self.0.settings.clone()
     }
 

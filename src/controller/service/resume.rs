@@ -82,7 +82,11 @@ impl Door {
             Ok(detail) => Some(detail),
             Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
                 // One that was lost, and whose number was given again and deleted, looks the same.
-                driver.forgotten.fail_after(unit, format!("job {job} was deleted"), sent(&extra)).await;
+                driver
+                    .attempts
+                    .forgotten
+                    .fail_after(unit, format!("job {job} was deleted"), sent(&extra))
+                    .await;
                 return Ok(());
             }
             Err(Error::NoJob(_)) => None,
@@ -118,7 +122,7 @@ impl Door {
                 Err(why) => why,
             },
         };
-        driver.forgotten.fail_after(unit, why, children).await;
+        driver.attempts.forgotten.fail_after(unit, why, children).await;
         Ok(())
     }
 

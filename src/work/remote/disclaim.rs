@@ -47,13 +47,12 @@ impl Remotes {
             return Err(StepError::Connection("the controller may not act".into()));
         }
         let remote = extra(entry);
-        let promise = self.far.disclaim(&remote).await?;
-        if let Promise::Refused(line) = &promise {
-            tracing::info!(unit = %entry.id, node = %remote.remote_node, error = %line, "no promise");
-        }
-        match promise {
+        match self.far.disclaim(&remote).await? {
             Promise::Given => Ok(true),
-            Promise::Refused(_) => Ok(false),
+            Promise::Refused(line) => {
+                tracing::info!(unit = %entry.id, node = %remote.remote_node, error = %line, "no promise");
+                Ok(false)
+            }
             Promise::Late => Err(StepError::Connection("the unit has just come there".into())),
         }
     }

@@ -4,7 +4,7 @@
 //! knows that.
 //! `driver` decides and retries, `failures` is about what clients see meanwhile, `submit` does one thing over one
 //! connection, `start` all that begins a unit, `disclaim` has a node promise not to run a unit, `payload` reads what is sent,
-//! `output` keeps what has come. What is said on the wire is [`far`](super::far)'s.
+//! `output` keeps what has come. The verbs are [`far`](super::far)'s.
 
 mod attempt;
 mod disclaim;

@@ -1,4 +1,4 @@
-//! One thing done on another node: submitting a unit there, cancelling or releasing it; `follow` follows it. Every step
+//! One thing done on another node: submitting a unit there; `follow` follows it. Every step
 //! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
 
 use std::sync::Arc;

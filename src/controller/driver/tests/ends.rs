@@ -2,6 +2,7 @@
 
 use super::streams::{artifacts, begun, events, status, whole};
 use super::*;
+use crate::controller::core::AttemptNo;
 use crate::rpc::UnitState;
 use crate::work::Leftovers;
 use serde_json::json;
@@ -133,6 +134,19 @@ fn a_unit_that_is_released_after_the_end_stays_away_while_the_child_is_still_the
     }
     site.fabric.change(|units| units.keeps_released = false);
     site.soon("its child to go", || site.fabric.left().is_empty());
+}
+
+#[test]
+fn an_end_is_shown_though_its_attempt_ended_before_it_heard_of_its_own_loss() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({}));
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.soon("its output", || !site.output(&unit).is_empty());
+    // As the loss does, of which the task has not heard.
+    site.driver().publisher.published.await_output((job, AttemptNo(1)));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    site.soon("its unit's end", || site.unit(&unit).unwrap().state == UnitState::Succeeded);
 }
 
 #[test]
