@@ -2,10 +2,12 @@
 """Measure jobs of the controller, on a line control - hop - exec of processes on loopback.
 
     benches/controller.py [--bin target/dist/meshd] [--rounds 3] [--only start,rate,idle,output,saturated] [--postgresql]
+                          [--slow-disk 5]
 
 A native stand-in for ansible-runner, compiled here, speaks the runner's stream. Beside each figure stands that of a plain
 `work submit` of the same program over the same mesh in the same run. With --postgresql two control nodes share a database
-that is started for it, and clients ask both in turns. Figures:
+that is started for it, and clients ask both in turns. With --slow-disk each flush of every node takes so many milliseconds
+longer (benches/slowdisk.c). Figures:
 
   start   from the beginning of a submission to the first instruction of the runner on `exec`, milliseconds
   rate    jobs per second at --clients clients that submit, read all of the output, and release
@@ -35,6 +37,8 @@ from mesh import Mesh, command_type, until  # noqa: E402
 from postgres import Postgres  # noqa: E402
 
 RUNNER = ROOT / "target/stand-in-runner"
+#: What makes the disks of nodes slow, if they are to be.
+SLOW_DISK = {}
 
 
 def stream(**kwargs):
@@ -58,6 +62,7 @@ def job(path):
 def build(program, with_controller=True, database=None):
     """control (or two) - hop - exec."""
     mesh = Mesh()
+    mesh.variables |= SLOW_DISK
     work = [command_type(name, str(RUNNER), "worker", runtime=True) for name in ("local", "ansible-runner")]
     mesh.node("hop", listen=True, program=program, level="error")
     names = ["control", "other"] if database else ["control"]
@@ -252,11 +257,16 @@ def main():
     ap.add_argument("--bytes", type=int, default=1_000_000_000)
     ap.add_argument("--only", default="start,rate,idle,output")
     ap.add_argument("--postgresql", action="store_true")
+    ap.add_argument("--slow-disk", type=int, default=0, help="milliseconds that each flush takes longer")
     a = ap.parse_args()
     if "saturated" in a.only:
         in_one_group_of_processors()
     RUNNER.parent.mkdir(exist_ok=True)
     subprocess.run(["rustc", "--edition", "2024", "-O", "-o", RUNNER, ROOT / "benches/stand_in/runner.rs"], check=True)
+    if a.slow_disk:
+        library, log = RUNNER.parent / "slowdisk.so", RUNNER.parent / "slowdisk.log"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, ROOT / "benches/slowdisk.c", "-ldl"], check=True)
+        SLOW_DISK.update(LD_PRELOAD=str(library), SLOWDISK_MS=str(a.slow_disk), SLOWDISK_LOG=str(log))
     runs = {}
     for _ in range(a.rounds):
         for name, pairs in measure(a.bin, a, a.only.split(",")).items():

@@ -272,10 +272,12 @@ impl JobUnit {
     /// # Errors
     /// The disk's.
     pub async fn sync_output(&self) -> std::io::Result<()> {
-        if self.output_size() == 0 {
-            return Ok(());
+        let (cuts, size) = (self.entry.kept.cuts(), self.output_size());
+        if size > 0 {
+            self.store.sync_output(&self.entry.dir).await?;
+            self.entry.kept.note(size, cuts);
         }
-        self.store.sync_output(&self.entry.dir).await
+        Ok(())
     }
 
     /// Bytes of output.

@@ -146,15 +146,17 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the status of a unit, durably, after what `first` makes durable.
+    /// Replaces the status of a unit, durably, after what `first` makes durable, and with the output that it counts unless that is
+    /// durable already.
     pub(crate) async fn put_status(
         &self,
         unit: &UnitDir,
         status: &Status,
         first: impl Fn() -> io::Result<()> + Send + 'static,
+        is_output_kept: bool,
     ) -> Result<(), WorkError> {
         let (dir, status) = (unit.clone(), status.clone());
-        self.blocking(move || dir.replace_status(&status, &first, Durability::Durable)).await
+        self.blocking(move || dir.replace_status(&status, &first, is_output_kept, Durability::Durable)).await
     }
 
     /// Makes the [exit record](UnitDir::exit_record) that a runner has left the status of its unit, durably.

@@ -6,6 +6,7 @@ mod disclaimed;
 mod entry;
 mod farewell;
 mod id_locks;
+mod kept;
 mod quota;
 mod released;
 mod steps;

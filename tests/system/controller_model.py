@@ -150,7 +150,8 @@ class Job:
             return answer["result"]
         assert self.losses, f"{self.name} is not job {self.number}: {answer}"
         shown = [one for node, unit in self.units if (one := self.unit(node, unit))]
-        for number in {one["ExtraData"]["JobID"] for one in shown} - {self.number}:
+        # One that waits to become a job again has no number.
+        for number in {one["ExtraData"].get("JobID") for one in shown} - {self.number, None}:
             if self.is_row(answer := self.world.answer("job.get", id=number)):
                 self.world.note(f"{self.name} is job {number}, and was {self.number}")
                 self.number = number
@@ -299,8 +300,8 @@ class Job:
         if state == "canceled":
             assert self.cancel_asked, "nobody cancelled it"
         elif self.need and self.need.losses:
-            # What it needed may have succeeded, and the store forgotten that.
-            assert state == "failed" or runs, f"it is {state} and never ran"
+            # What it needed may have succeeded, and the store forgotten that. Its own process may have been killed at once.
+            assert state == "failed" or runs or last["outcome"] == "error", f"it is {state} and never ran"
         elif self.need and self.need.final["state"] != "successful":
             assert (state, runs) == ("failed", []), "it ran without what it needs"
         elif state == "successful":

@@ -67,10 +67,12 @@ impl JobOutput {
     /// The disk's.
     pub async fn cut(&self, size: u64) -> io::Result<()> {
         let Some(writer) = self.writer().await else { return Ok(()) };
-        let dir = self.unit.entry.dir.clone();
+        let unit = self.unit.entry.clone();
         let cut = move || {
             let _writer = writer;
-            dir.append_stdout()?.set_len(size)
+            let cut = unit.dir.append_stdout()?.set_len(size);
+            unit.kept.note_cut();
+            cut
         };
         self.unit.store.blocking(cut).await
     }
@@ -148,8 +150,13 @@ impl OutputLock {
         let size = gone.values().next().copied().filter(|_| last.is_some()).unwrap_or(0);
         (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
         *self.latest = OutputWriter { attempt: left.output_attempt, number: self.latest.number + 1 };
-        let dir = self.unit.entry.dir.clone();
-        self.unit.store.blocking(move || dir.append_stdout()?.set_len(size)).await?;
+        let unit = self.unit.entry.clone();
+        let cut = move || {
+            let cut = unit.dir.append_stdout()?.set_len(size);
+            unit.kept.note_cut();
+            cut
+        };
+        self.unit.store.blocking(cut).await?;
         self.unit.note(Durability::Durable, |extra| extra.take_output_of(&left)).await;
         Ok(())
     }

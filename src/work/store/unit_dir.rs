@@ -146,7 +146,7 @@ impl UnitDir {
 
     /// Replaces `status` in one step. Blocks.
     pub(crate) fn write_status(&self, status: &Status, durability: Durability) -> Result<(), WorkError> {
-        self.replace_status(status, &|| Ok(()), durability)
+        self.replace_status(status, &|| Ok(()), false, durability)
     }
 
     /// The same, after what `first` makes durable.
@@ -154,10 +154,12 @@ impl UnitDir {
         &self,
         status: &Status,
         first: &dyn Fn() -> io::Result<()>,
+        is_output_kept: bool,
         durability: Durability,
     ) -> Result<(), WorkError> {
         let path = self.path();
-        let new = NewStatus { line: status.to_line(), counts_output: counts_output(status) };
+        let new =
+            NewStatus { line: status.to_line(), counts_output: counts_output(status) && !is_output_kept };
         let lock = lock_status(&path, Lock::Exclusive);
         let written = lock.and_then(|lock| replace_status(&System, &lock, &path, &new, first, durability));
         written.map_err(|e| WorkError::io("write", self.file("status"), e))

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::farewell::Farewell;
+use super::kept::KeptOutput;
 use super::quota::{Charge, Exceeded};
 use super::steps::Steps;
 use super::writer::Writer;
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     shown: Mutex<Shown>,
     /// Made by the first cancel of a client.
     farewell: OnceLock<Box<Farewell>>,
+    /// How much of its output is durable.
+    pub(crate) kept: KeptOutput,
 }
 
 /// A client's cancel, until its answer has gone out.
@@ -204,7 +207,14 @@ impl Entry {
             is_repeated: false,
             is_discarded: false,
         };
-        Arc::new(Self { id, dir, attempt, shown: Mutex::new(shown), farewell: OnceLock::new() })
+        Arc::new(Self {
+            id,
+            dir,
+            attempt,
+            shown: Mutex::new(shown),
+            farewell: OnceLock::new(),
+            kept: KeptOutput::default(),
+        })
     }
 
     /// What it has in place of a directory, if it is the attempt of a job.
