@@ -272,10 +272,11 @@ impl JobUnit {
     /// # Errors
     /// The disk's.
     pub async fn sync_output(&self) -> std::io::Result<()> {
-        let (cuts, size) = (self.entry.kept.cuts(), self.output_size());
+        let live = self.entry.live();
+        let (cuts, size) = (live.kept_output.cuts(), self.output_size());
         if size > 0 {
             self.store.sync_output(&self.entry.dir).await?;
-            self.entry.kept.note(size, cuts);
+            live.kept_output.note(size, cuts);
         }
         Ok(())
     }

@@ -71,7 +71,7 @@ impl JobOutput {
         let cut = move || {
             let _writer = writer;
             let cut = unit.dir.append_stdout()?.set_len(size);
-            unit.kept.note_cut();
+            unit.live().kept_output.note_cut();
             cut
         };
         self.unit.store.blocking(cut).await
@@ -153,7 +153,7 @@ impl OutputLock {
         let unit = self.unit.entry.clone();
         let cut = move || {
             let cut = unit.dir.append_stdout()?.set_len(size);
-            unit.kept.note_cut();
+            unit.live().kept_output.note_cut();
             cut
         };
         self.unit.store.blocking(cut).await?;

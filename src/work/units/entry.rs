@@ -34,8 +34,6 @@ pub(crate) struct Entry {
     shown: Mutex<Shown>,
     /// Made by the first cancel of a client.
     farewell: OnceLock<Box<Farewell>>,
-    /// How much of its output is durable.
-    pub(crate) kept: KeptOutput,
 }
 
 /// A client's cancel, until its answer has gone out.
@@ -127,6 +125,8 @@ pub(crate) struct Live {
     pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
     /// Who writes the output of a job's unit. Held across disk writes.
     output_writer: Arc<tokio::sync::Mutex<OutputWriter>>,
+    /// How much of its output is durable.
+    pub(crate) kept_output: KeptOutput,
     /// Between a remote unit's driver and its callers; other units never have one.
     link: OnceLock<Arc<Link>>,
 }
@@ -139,6 +139,7 @@ impl Live {
             unflushed: Mutex::default(),
             write_lock: Arc::default(),
             output_writer: Arc::default(),
+            kept_output: KeptOutput::default(),
             link: OnceLock::new(),
         }
     }
@@ -207,14 +208,7 @@ impl Entry {
             is_repeated: false,
             is_discarded: false,
         };
-        Arc::new(Self {
-            id,
-            dir,
-            attempt,
-            shown: Mutex::new(shown),
-            farewell: OnceLock::new(),
-            kept: KeptOutput::default(),
-        })
+        Arc::new(Self { id, dir, attempt, shown: Mutex::new(shown), farewell: OnceLock::new() })
     }
 
     /// What it has in place of a directory, if it is the attempt of a job.

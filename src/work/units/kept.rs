@@ -7,10 +7,10 @@ use crate::work::status::Status;
 
 /// Locked for a look or an entry.
 #[derive(Debug, Default)]
-pub(crate) struct KeptOutput(Mutex<Kept>);
+pub(crate) struct KeptOutput(Mutex<KeptBytes>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptBytes {
     /// From the first byte on.
     bytes: u64,
     /// How often the output was cut.
@@ -34,7 +34,7 @@ impl KeptOutput {
     /// The output was cut: others may come in the place of what is gone.
     pub(crate) fn note_cut(&self) {
         let mut kept = self.0.lock();
-        *kept = Kept { bytes: 0, cuts: kept.cuts + 1 };
+        *kept = KeptBytes { bytes: 0, cuts: kept.cuts + 1 };
     }
 
     /// Whether all of the output that a status counts is known to be durable.

@@ -103,7 +103,7 @@ impl Writer {
         let (lock, written) = detached(async move {
             let written = match from_exit_record {
                 true => store.adopt_exit_record(&entry.dir, &status).await,
-                false => store.put_status(&entry.dir, &status, first, entry.kept.has_all_of(&status)).await,
+                false => store.put_status(&entry.dir, &status, first, live.kept_output.has_all_of(&status)).await,
             };
             match &written {
                 Ok(()) => entry.show_saved(status),
