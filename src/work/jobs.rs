@@ -337,6 +337,24 @@ impl JobUnit {
         self.note(Durability::Deferred, |extra| drop(extra.forgotten.remove(child))).await;
     }
 
+    /// These children, of attempts that the store has forgotten, have ended, and no attempt of theirs counts. It is durable when this
+    /// returns.
+    pub async fn forget_children(&self, ended: &[String]) {
+        let forget = |extra: &mut JobExtra| {
+            let gone: Vec<u32> = extra
+                .output_children
+                .iter()
+                .filter(|(_, child)| ended.contains(child))
+                .map(|(n, _)| *n)
+                .collect();
+            for n in gone {
+                extra.output_children.remove(&n);
+                extra.output_nodes.remove(&n);
+            }
+        };
+        self.note(Durability::Durable, forget).await;
+    }
+
     /// The node of a child of the job has given it this ID. It is durable when this returns.
     pub async fn note_far_unit(&self, child: &str, id: &str) {
         let note = |extra: &mut JobExtra| {

@@ -116,13 +116,29 @@ impl Forgotten {
         if children.is_empty() {
             return unit.fail(&detail).await;
         }
-        let base = Arc::downgrade(&self.base);
+        let ended = self.end_each(unit.clone(), detail.clone(), children);
         tokio::spawn(async move {
+            if ended.await {
+                unit.fail(&detail).await;
+            }
+        });
+    }
+
+    /// Ends the children that a job's unit knows of, one after the other; the unit says meanwhile that it waits. Returns false if
+    /// it has ended before, or this node stops.
+    pub(super) fn end_each(
+        &self,
+        unit: JobUnit,
+        detail: String,
+        children: Vec<SentChild>,
+    ) -> impl Future<Output = bool> + Send + use<> {
+        let base = Arc::downgrade(&self.base);
+        async move {
             for sent in children {
                 let (mut pauses, mut away_since) = (UNIT_RETRY, None);
                 loop {
                     let base = base.upgrade().filter(|_| !unit.is_final());
-                    let Some(this) = base.map(Self::new) else { return };
+                    let Some(this) = base.map(Self::new) else { return false };
                     if matches!(this.end(&sent).await, Ok(true)) {
                         break;
                     }
@@ -130,7 +146,7 @@ impl Forgotten {
                         Some(node) if this.is_away(node).await => {
                             let since = *away_since.get_or_insert_with(Instant::now);
                             if since.elapsed() > TAKEN_AWAY {
-                                tracing::warn!(child = %sent.child, %node, "a child of a lost job is gone with its node");
+                                tracing::warn!(child = %sent.child, %node, "a forgotten child is gone with its node");
                                 this.base.children.forget(sent.child.to_string()).await;
                                 break;
                             }
@@ -144,9 +160,10 @@ impl Forgotten {
                     drop(this);
                     sleep(pauses.next()).await;
                 }
+                unit.note_ended(&sent.child.to_string()).await;
             }
-            unit.fail(&detail).await;
-        });
+            true
+        }
     }
 }
 
@@ -158,6 +175,17 @@ pub(in crate::controller) struct SentChild {
     pub node: Option<InstanceName>,
     /// The ID that the node has given it.
     pub far: Option<String>,
+}
+
+/// The children that a unit knows of, and its job, which has ended, does not: the store has lost the commits that told of them, and
+/// no later attempt was sent, which would have ended them first.
+pub(super) fn left_behind(extra: &JobExtra, job: &Job) -> Vec<SentChild> {
+    let latest = job.current().map_or(0, |latest| latest.n.0);
+    let is_left = |sent: &SentChild| {
+        let is_later = sent.child.attempt.0 > latest;
+        (is_later || extra.forgotten.contains_key(&sent.child.to_string())) && !job.has_child(&sent.child)
+    };
+    sent(extra).into_iter().filter(is_left).collect()
 }
 
 /// The children that a job's unit knows of.

@@ -20,6 +20,8 @@ pub(super) struct Published {
     shown: Mutex<BTreeMap<JobId, Job>>,
     /// Jobs whose output is being closed.
     closing: watch::Sender<BTreeSet<JobId>>,
+    /// Jobs of which something runs that the store has forgotten, and that is being ended.
+    ending: Mutex<BTreeSet<JobId>>,
     /// Attempts whose tasks add to the outputs of their jobs before the ends of these are shown.
     awaited: Mutex<BTreeSet<(JobId, AttemptNo)>>,
     /// The tasks that copy outputs from other control nodes.
@@ -118,6 +120,15 @@ impl Published {
     pub(super) async fn closed(&self, job: JobId) {
         // The sender is here, so this cannot fail.
         drop(self.closing.subscribe().wait_for(|closing| !closing.contains(&job)).await);
+    }
+
+    /// Returns whether what the store has forgotten of a job was not being ended so far.
+    pub(super) fn begin_ending(&self, job: JobId) -> bool {
+        self.ending.lock().insert(job)
+    }
+
+    pub(super) fn end_ending(&self, job: JobId) {
+        self.ending.lock().remove(&job);
     }
 
     /// The end of a job is not shown before [`Self::await_no_more`].

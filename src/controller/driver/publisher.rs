@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::STORE_RETRY;
 use super::base::Base;
 use super::followers::Copier;
+use super::forgotten::{Forgotten, left_behind};
 use super::lease::LeaseKeeper;
 use super::output::{held, writer};
 use super::published::Published;
@@ -151,6 +152,9 @@ impl Publisher {
             // Its output comes first.
             return Ok(());
         }
+        if self.ends_left_behind(detail, first) {
+            return Ok(());
+        }
         if detail.is_whole(&self.base.node, first.id().as_str(), first.output_size()) {
             return self.report_to(detail, &units).await;
         }
@@ -160,6 +164,30 @@ impl Publisher {
             Some(_) | None => self.follow_elsewhere(job),
         }
         Ok(())
+    }
+
+    /// Has what runs of a job end that the store has forgotten, before the job's end is shown: nobody else knows of it. Says
+    /// whether there is any.
+    fn ends_left_behind(self: &Arc<Self>, detail: &JobDetail, first: &JobUnit) -> bool {
+        let left = left_behind(&first.extra(), &detail.job);
+        let (job, words) = (detail.row.id, detail.row.explanation.clone());
+        let is_due = !left.is_empty();
+        if is_due && self.published.begin_ending(job) {
+            let children: Vec<String> = left.iter().map(|sent| sent.child.to_string()).collect();
+            let (this, unit) = (self.clone(), first.clone());
+            let ended = Forgotten::new(self.base.clone()).end_each(first.clone(), words, left);
+            tokio::spawn(async move {
+                let has_ended = ended.await;
+                if has_ended {
+                    unit.forget_children(&children).await;
+                }
+                this.published.end_ending(job);
+                if has_ended && let Err(error) = this.show(job).await {
+                    tracing::warn!(%job, %error, "a unit does not show the end of its job");
+                }
+            });
+        }
+        is_due
     }
 
     /// Has the output of a job end where it is, if the job's end was not that of an attempt, but a loss. A full disk makes

@@ -38,6 +38,26 @@ fn the_output_of_a_forgotten_run_is_no_part_of_the_next_ones() {
 }
 
 #[test]
+fn what_runs_of_a_forgotten_attempt_ends_with_a_job_that_has_no_other_one() {
+    for restarts in [false, true] {
+        let mut site = Site::ready(&["e1"]);
+        let (unit, job) = site.submit(json!({}));
+        let child = site.running(job);
+        if restarts {
+            site.kill();
+        }
+        site.sql(NOT_PLACED);
+        site.sql("UPDATE instance SET enabled = 0; UPDATE job SET cancel_requested = 1, state = 'canceled', finished = 1");
+        if restarts {
+            site.boot();
+        }
+        site.until("its unit's end", || site.unit(&unit).unwrap().state.is_final());
+        assert_eq!(site.unit(&unit).unwrap().state, UnitState::Canceled);
+        site.until("its child's end", || !site.fabric.left().contains(&child));
+    }
+}
+
+#[test]
 fn a_unit_of_a_lost_job_shows_nothing_of_the_one_that_gets_its_number() {
     let site = Site::ready(&["e1"]);
     let (lost, job) = site.submit(json!({}));
