@@ -32,6 +32,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/system"), str(ROOT / "benches")]
 
+from flushes import library  # noqa: E402
 from jobs import command, release, results, submit  # noqa: E402
 from mesh import Mesh, command_type, until  # noqa: E402
 from postgres import Postgres  # noqa: E402
@@ -264,9 +265,8 @@ def main():
     RUNNER.parent.mkdir(exist_ok=True)
     subprocess.run(["rustc", "--edition", "2024", "-O", "-o", RUNNER, ROOT / "benches/stand_in/runner.rs"], check=True)
     if a.slow_disk:
-        library, log = RUNNER.parent / "slowdisk.so", RUNNER.parent / "slowdisk.log"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, ROOT / "benches/slowdisk.c", "-ldl"], check=True)
-        SLOW_DISK.update(LD_PRELOAD=str(library), SLOWDISK_MS=str(a.slow_disk), SLOWDISK_LOG=str(log))
+        log = RUNNER.parent / "slowdisk.log"
+        SLOW_DISK.update(LD_PRELOAD=library(RUNNER.parent), SLOWDISK_MS=str(a.slow_disk), SLOWDISK_LOG=str(log))
     runs = {}
     for _ in range(a.rounds):
         for name, pairs in measure(a.bin, a, a.only.split(",")).items():

@@ -1,6 +1,5 @@
-//! Units of other nodes, as a client sees them: verbs that may be repeated, and what signs them. Keeps nothing of any unit:
-//! whoever asks says which one is meant, and where. What is to be asked next, and when, is `remote`'s business, and so is the
-//! payload of a start and what comes over a connection that follows a unit.
+//! Requests about units of other nodes, which may be repeated, and their signatures. Keeps nothing of a unit: the caller names
+//! it and its node. `remote` decides what to ask and when, sends payloads, and reads what a unit prints.
 
 mod session;
 

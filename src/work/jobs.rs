@@ -337,20 +337,13 @@ impl JobUnit {
         self.note(Durability::Deferred, |extra| drop(extra.forgotten.remove(child))).await;
     }
 
-    /// These children, of attempts that the store has forgotten, have ended, and no attempt of theirs counts. It is durable when this
-    /// returns.
+    /// These children, of attempts that the store has forgotten, have ended, and none of their attempts counts. That is durable
+    /// when this returns.
     pub async fn forget_children(&self, ended: &[String]) {
         let forget = |extra: &mut JobExtra| {
-            let gone: Vec<u32> = extra
-                .output_children
-                .iter()
-                .filter(|(_, child)| ended.contains(child))
-                .map(|(n, _)| *n)
-                .collect();
-            for n in gone {
-                extra.output_children.remove(&n);
-                extra.output_nodes.remove(&n);
-            }
+            extra.output_children.retain(|_, child| !ended.contains(child));
+            extra.output_nodes.retain(|n, _| extra.output_children.contains_key(n));
+            extra.forgotten.retain(|child, _| !ended.contains(child));
         };
         self.note(Durability::Durable, forget).await;
     }

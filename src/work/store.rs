@@ -146,8 +146,8 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the status of a unit, durably, after what `first` makes durable, and with the output that it counts unless that is
-    /// durable already.
+    /// Replaces the status of a unit, durably, after what `first` makes durable, and with the output that it counts, unless that
+    /// is durable already.
     pub(crate) async fn put_status(
         &self,
         unit: &UnitDir,

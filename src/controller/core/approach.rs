@@ -30,7 +30,7 @@ pub enum UnitPlace {
 pub enum Approach {
     /// Its unit is followed.
     Follow,
-    /// An earlier process or another control node sent it, or was about to: whoever runs it is asked.
+    /// It may have been sent before, by an earlier process or another control node: its node or cluster is asked.
     Ask,
     /// It never was, or is no more.
     Absent {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::attempt::UNIT_RETRY;
 use super::base::Base;
 use super::world::ChildRequest;
-use crate::controller::core::{Attempt, ChildId, InstanceName, Job, Known};
+use crate::controller::core::{Attempt, AttemptNo, ChildId, InstanceName, Job, Known};
 use crate::controller::health::output_bound;
 use crate::controller::options::RUNNER_TYPE;
 use crate::controller::store::Error;
@@ -45,11 +45,7 @@ impl Forgotten {
         let extra = unit.map(JobUnit::extra).unwrap_or_default();
         let here = self.base.children.of_job(&attempt.unit).into_iter();
         let here = here.map(|child| SentChild { child, node: None, far: None });
-        let mut forgotten: Vec<_> = here.chain(sent(&extra)).collect();
-        forgotten.retain(|SentChild { child, .. }| {
-            child.attempt >= attempt.n || extra.forgotten.contains_key(&child.to_string())
-        });
-        forgotten.retain(|sent| !job.has_child(&sent.child));
+        let forgotten = forgotten_of(here.chain(sent(&extra)), &extra, job, attempt.n);
         if forgotten.is_empty() {
             return Ok(());
         }
@@ -160,7 +156,6 @@ impl Forgotten {
                     drop(this);
                     sleep(pauses.next()).await;
                 }
-                unit.note_ended(&sent.child.to_string()).await;
             }
             true
         }
@@ -177,15 +172,25 @@ pub(in crate::controller) struct SentChild {
     pub far: Option<String>,
 }
 
-/// The children that a unit knows of, and its job, which has ended, does not: the store has lost the commits that told of them, and
-/// no later attempt was sent, which would have ended them first.
+/// The forgotten children of a job that has ended: it has no further attempt, which would have ended them before it was sent.
 pub(super) fn left_behind(extra: &JobExtra, job: &Job) -> Vec<SentChild> {
-    let latest = job.current().map_or(0, |latest| latest.n.0);
-    let is_left = |sent: &SentChild| {
-        let is_later = sent.child.attempt.0 > latest;
-        (is_later || extra.forgotten.contains_key(&sent.child.to_string())) && !job.has_child(&sent.child)
+    let next = AttemptNo(job.current().map_or(0, |latest| latest.n.0) + 1);
+    forgotten_of(sent(extra).into_iter(), extra, job, next)
+}
+
+/// Those of these children of which the store knows nothing: from an attempt on, and what the unit has noted before. The store
+/// also forgets earlier attempts in which nothing ran.
+fn forgotten_of(
+    children: impl Iterator<Item = SentChild>,
+    extra: &JobExtra,
+    job: &Job,
+    from: AttemptNo,
+) -> Vec<SentChild> {
+    let is_forgotten = |SentChild { child, .. }: &SentChild| {
+        let may_be = child.attempt >= from || extra.forgotten.contains_key(&child.to_string());
+        may_be && !job.has_child(child)
     };
-    sent(extra).into_iter().filter(is_left).collect()
+    children.filter(is_forgotten).collect()
 }
 
 /// The children that a job's unit knows of.

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::STORE_RETRY;
 use super::base::Base;
 use super::own_lease::OwnLease;
-use crate::controller::core::{ChildId, Duty, Fence, Fenced, Lease, LeaseWatch, OnLoss, Standing, Time};
+use crate::controller::core::{ChildId, Duty, Fence, Lease, LeaseWatch, OnLoss, Standing};
 use crate::controller::store::{Error, Registry, Sending};
 
 /// What keeps the lease. What it knows of it is in `own`.
@@ -46,19 +46,6 @@ impl LeaseKeeper {
             return Err(Error::Unready("the lease of this control node could not be renewed".into()));
         }
         Ok(sent)
-    }
-
-    /// A heartbeat that was sent then has renewed the lease, unless it has found that the store went back.
-    ///
-    /// # Errors
-    /// The store has lost its last commits. What this process knows may be more than what is there.
-    pub(super) fn renew(&self, went_back: bool, sent: Time) -> Result<(), Error> {
-        if went_back {
-            tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
-            return Err(Error::Fenced(Fenced(self.fence())));
-        }
-        self.own.renew(sent);
-        Ok(())
     }
 
     /// Why the controller of this node has stopped, unless it works again.

@@ -16,7 +16,7 @@ use super::lease::LeaseKeeper;
 use super::presence::Presence;
 use super::publisher::Publisher;
 use super::turn::MissedTurns;
-use crate::controller::core::{InstanceName, NodeType, Offer, Patience, WaitWatch};
+use crate::controller::core::{Fenced, InstanceName, NodeType, Offer, Patience, WaitWatch};
 use crate::controller::health::Surroundings;
 use crate::controller::options::Discovery;
 use crate::controller::store::{Error, PassLimits, Waits};
@@ -85,7 +85,13 @@ impl Placer {
         let (times, now) = (self.base.times(), self.lease.own.now());
         let went_back = self.lease.own.note(beat.leases, beat.own, &times);
         self.presence.note(beat.sightings, went_back, now, times.blind());
-        self.lease.renew(went_back, sent)
+        if went_back {
+            tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
+            // What this process knows may be more than what is there.
+            return Err(Error::Fenced(Fenced(self.lease.fence())));
+        }
+        self.lease.own.renew(sent);
+        Ok(())
     }
 
     /// An operator took a node that discovery found: the mesh is looked at again.

@@ -1,5 +1,5 @@
-//! The units of jobs show what becomes of them. The row decides what they show; its end they show only once all of its output is here. Where that is on another control
-//! node, `followers` copies it.
+//! The units of jobs show what becomes of these: the job's row, and its end only once all of its output is here. Where that is
+//! on another control node, `followers` copies it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -170,24 +170,29 @@ impl Publisher {
     /// whether there is any.
     fn ends_left_behind(self: &Arc<Self>, detail: &JobDetail, first: &JobUnit) -> bool {
         let left = left_behind(&first.extra(), &detail.job);
+        if left.is_empty() {
+            return false;
+        }
         let (job, words) = (detail.row.id, detail.row.explanation.clone());
-        let is_due = !left.is_empty();
-        if is_due && self.published.begin_ending(job) {
+        if self.published.begin_ending(job) {
             let children: Vec<String> = left.iter().map(|sent| sent.child.to_string()).collect();
-            let (this, unit) = (self.clone(), first.clone());
+            let unit = first.clone();
             let ended = Forgotten::new(self.base.clone()).end_each(first.clone(), words, left);
+            // Their nodes may be away for long, and nobody's store stays open for that.
+            let this = Arc::downgrade(self);
             tokio::spawn(async move {
                 let has_ended = ended.await;
                 if has_ended {
                     unit.forget_children(&children).await;
                 }
+                let Some(this) = this.upgrade() else { return };
                 this.published.end_ending(job);
                 if has_ended && let Err(error) = this.show(job).await {
                     tracing::warn!(%job, %error, "a unit does not show the end of its job");
                 }
             });
         }
-        is_due
+        true
     }
 
     /// Has the output of a job end where it is, if the job's end was not that of an attempt, but a loss. A full disk makes

@@ -69,8 +69,8 @@ impl Tasks {
         self.0.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect()
     }
 
-    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that. `first` comes before the
-    /// task hears of it.
+    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that. `first` comes
+    /// before the task hears of it.
     pub(super) fn decide(&self, of: (JobId, AttemptNo), first: impl FnOnce()) -> bool {
         let tasks = self.0.lock();
         let Some(task) = tasks.get(&of).filter(|task| task.said.is_some()) else { return false };

@@ -11,6 +11,7 @@ use super::{JobExtra, JobUnit, OutputWriter, REWRITE};
 use crate::work::WorkError;
 use crate::work::store::Durability;
 use crate::work::unit::Event;
+use crate::work::units::Entry;
 
 /// Attempts whose beginning in the output is known.
 const STARTS: usize = 32;
@@ -49,6 +50,8 @@ impl JobOutput {
                 append(open()?, &bytes)
             };
             let Err(error) = unit.store.blocking(write).await else { return true };
+            // What was written by half was cut off again.
+            unit.entry.live().kept_output.note_cut();
             let error = WorkError::io("write", unit.output(), error);
             unit.entry.apply(&unit.store, Event::Blocked(error.to_string())).await;
             tokio::time::sleep(REWRITE).await;
@@ -70,9 +73,7 @@ impl JobOutput {
         let unit = self.unit.entry.clone();
         let cut = move || {
             let _writer = writer;
-            let cut = unit.dir.append_stdout()?.set_len(size);
-            unit.live().kept_output.note_cut();
-            cut
+            cut(&unit, size)
         };
         self.unit.store.blocking(cut).await
     }
@@ -151,15 +152,17 @@ impl OutputLock {
         (left.output_attempt, left.output_from) = last.unwrap_or((0, 0));
         *self.latest = OutputWriter { attempt: left.output_attempt, number: self.latest.number + 1 };
         let unit = self.unit.entry.clone();
-        let cut = move || {
-            let cut = unit.dir.append_stdout()?.set_len(size);
-            unit.live().kept_output.note_cut();
-            cut
-        };
-        self.unit.store.blocking(cut).await?;
+        self.unit.store.blocking(move || cut(&unit, size)).await?;
         self.unit.note(Durability::Durable, |extra| extra.take_output_of(&left)).await;
         Ok(())
     }
+}
+
+/// Cuts off the output of a unit behind a byte.
+fn cut(unit: &Entry, size: u64) -> io::Result<()> {
+    let cut = unit.dir.append_stdout()?.set_len(size);
+    unit.live().kept_output.note_cut();
+    cut
 }
 
 /// Writes all of it, or nothing.

@@ -94,33 +94,21 @@ def test_everything_is_upgraded_while_jobs_run(site, tmp_path):
     finished(site, jobs)
 
 
-def test_the_jobs_of_a_control_node_of_before_are_taken_over(site, tmp_path):
-    """It never comes back as what it was: what it had sent runs on, and is followed by the other one."""
+@pytest.mark.parametrize("lost", ["old", "new"])
+def test_the_jobs_of_a_lost_control_node_are_taken_over_by_one_of_the_other_version(site, tmp_path, lost):
+    """What was sent runs on, and is followed by the other one. The one of before comes back as one of now."""
+    lost, heir = (site.old, site.new) if lost == "old" else (site.new, site.old)
     go = tmp_path / "go"
-    unit, number = submit(site.old, ident="taken", go=str(go))
-    runs(site.new, number)
-    site.old.stop(signal.SIGKILL)
-    owned(site.new, number, site.new.name)
+    unit, number = submit(lost, ident="taken", go=str(go))
+    runs(heir, number)
+    lost.stop(signal.SIGKILL)
+    owned(heir, number, heir.name)
     go.touch()
-    one = ended(site.new, number)
+    one = ended(heir, number)
     assert (one["state"], len(one["attempts"])) == ("successful", 1), one
-    taken = until("a unit of the job", lambda: unit_of(site.new, number), 30)
-    is_whole(shows(site.new, taken), "taken")
-    site.old.program = MESHD
-    site.old.start()
-    is_whole(shows(site.old, unit), "taken")
-    clean(site)
-
-
-def test_the_jobs_of_a_control_node_of_now_are_taken_over_by_one_of_before(site, tmp_path):
-    go = tmp_path / "go"
-    unit, number = submit(site.new, ident="taken", go=str(go))
-    runs(site.old, number)
-    site.new.stop(signal.SIGKILL)
-    owned(site.old, number, site.old.name)
-    go.touch()
-    one = ended(site.old, number)
-    assert (one["state"], len(one["attempts"])) == ("successful", 1), one
-    site.new.start()
-    is_whole(shows(site.new, unit), "taken")
+    taken = until("a unit of the job", lambda: unit_of(heir, number), 30)
+    is_whole(shows(heir, taken), "taken")
+    lost.program = MESHD
+    lost.start()
+    is_whole(shows(lost, unit), "taken")
     clean(site)
