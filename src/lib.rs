@@ -49,7 +49,7 @@ pub(crate) mod confine;
 pub mod congestion;
 pub(crate) mod control;
 pub mod controller;
-pub(crate) mod daemon;
+pub mod daemon;
 pub(crate) mod duration;
 pub(crate) mod http;
 pub(crate) mod join;
@@ -60,7 +60,7 @@ mod program;
 pub mod rpc;
 pub(crate) mod service;
 pub mod stream;
-pub(crate) mod telemetry;
+pub mod telemetry;
 pub mod tls;
 pub mod work;
 

@@ -83,7 +83,7 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// How much the process logs. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct Log {
+pub struct Log {
     /// Under a lock, so that the level set last is also the one reported.
     current: Arc<Mutex<(LogLevel, bool)>>,
     apply: Arc<dyn Fn(Targets) + Send + Sync>,
@@ -111,7 +111,7 @@ impl Log {
 
 /// Starts logging for the whole process. `trace` shows single packets, too. Where no journal listens, lines are for people.
 /// `job_of` tells the job of a unit by the unit's ID. The last lines are written when they are dropped.
-pub(crate) fn start(
+pub fn start(
     level: LogLevel,
     trace: bool,
     format: LogFormat,
@@ -153,7 +153,7 @@ fn for_people(lines: Lines, colours: bool) -> Box<dyn Layer<Registry> + Send + S
 }
 
 /// Has the last lines written when it is dropped, and before them what was left out.
-pub(crate) struct LastLines(Limits, #[expect(dead_code, reason = "dropped after the count")] WorkerGuard);
+pub struct LastLines(Limits, #[expect(dead_code, reason = "dropped after the count")] WorkerGuard);
 
 impl Drop for LastLines {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ use crate::wire::{NodeId, ServiceName};
 /// Why a component did not start.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to start {component}: {source}")]
-pub(super) struct StartError {
+pub struct StartError {
     component: String,
     source: Box<dyn std::error::Error + Send + Sync>,
 }

@@ -59,19 +59,28 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or ended.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub enum Failure {
+    /// A configuration of nothing.
     #[error(
         "nothing to do: configure a tcp-listener or a tcp-peer, or `local-only` for a node without neighbours"
     )]
     NoBackends,
+    /// The mesh knows a node of this name.
     #[error(
         "another node with a certificate for our node ID was there first: give each node an ID of its own"
     )]
     Duplicate,
+    /// A link or a service.
     #[error(transparent)]
     Component(#[from] StartError),
+    /// Anything else.
     #[error("failed to start {what}: {source}")]
-    Start { what: String, source: Box<dyn std::error::Error + Send + Sync> },
+    Start {
+        /// What was to start.
+        what: String,
+        /// Why it does not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl Failure {
@@ -153,8 +162,11 @@ fn leave(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-/// Starts everything, waits for the end, stops everything.
-async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
+/// Runs a node on the runtime of the caller, whose process it may share: starts everything, waits for the end, stops everything.
+///
+/// # Errors
+/// Why it did not start, or that the mesh has another node of its name.
+pub async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let life = Life::begin();
     let Loaded { config, warnings, sources, .. } = loaded;
     for config::Warning { at, text } in &warnings {
@@ -187,14 +199,15 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
     let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);
     let (seen, asked) = (profiles.clone(), operations.clone());
-    let doctor = doctor::Doctor::new(reloader.clone(), node.clone(), profiles.clone(), operations.clone());
+    let reload = Arc::downgrade(&reloader);
+    let doctor = doctor::Doctor::new(reload.clone(), node.clone(), profiles.clone(), operations.clone());
     let context = Context {
         observer: Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked),
         node: node.clone(),
         streams,
         tls: profiles,
         work: work.clone(),
-        reload: reloader.clone(),
+        reload: Arc::new(reload.clone()),
         doctor: Arc::new(doctor),
         controller: operations,
         log: Arc::new(log),
@@ -202,12 +215,12 @@ async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         lines: LineBudget::default(),
     };
     reloader.start(Components::new(context, stop.clone())).await?;
-    watch::spawn(reloader.clone(), stop.clone()).await;
+    watch::spawn(Arc::new(reload.clone()), stop.clone()).await;
     systemd::spawn_watchdog(node.clone(), stop);
     life.enter(HealthState::Ready);
     systemd::ready();
     info!(node = %node.id(), "ready");
-    let end = wait_for_end(stopped, reloader.as_ref()).await;
+    let end = wait_for_end(stopped, &reload).await;
     node.stop_dialling();
     info!("stopping; running work goes on");
     life.enter(HealthState::Stopping);

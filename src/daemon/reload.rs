@@ -23,8 +23,9 @@ use crate::work::signing::{Signer, Verifier};
 use crate::work::{self, Registry};
 
 /// Reads a node's configuration again when asked to.
+///
+/// It owns the node's services, so these have weak references to it.
 pub(super) struct Reloader {
-    me: Weak<Self>,
     log: Log,
     life: Life,
     controller: Option<Controller>,
@@ -51,7 +52,7 @@ impl Reloader {
         controller: Option<Controller>,
     ) -> Arc<Self> {
         let state = Mutex::new(Applied { config, sources, warned, components: None });
-        Arc::new_cyclic(|me| Self { me: me.clone(), log, life, controller, state })
+        Arc::new(Self { log, life, controller, state })
     }
 
     /// Starts the configuration's components. A reload that is asked for meanwhile waits.
@@ -225,20 +226,21 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-impl Followed for Reloader {
+impl Followed for Weak<Reloader> {
     async fn files(&self) -> Vec<PathBuf> {
-        self.state.lock().await.sources.watched().to_vec()
+        let Some(reloader) = self.upgrade() else { return Vec::new() };
+        reloader.state.lock().await.sources.watched().to_vec()
     }
 }
 
-impl Reload for Reloader {
+impl Reload for Weak<Reloader> {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<(), ReloadError>> + Send + '_>> {
         Box::pin(async {
-            let Some(me) = self.me.upgrade() else {
+            let Some(reloader) = self.upgrade() else {
                 return Err(ReloadError::Invalid("the node is stopping".to_owned()));
             };
             // A task of its own: the reload may close the very connection that requested it.
-            let reload = tokio::spawn(async move { me.follow_sources().await });
+            let reload = tokio::spawn(async move { reloader.follow_sources().await });
             reload.await.unwrap_or_else(|error| Err(ReloadError::Invalid(format!("reload failed: {error}"))))
         })
     }

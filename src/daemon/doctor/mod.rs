@@ -10,7 +10,7 @@ mod links;
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ const CORRECT: &str = "correct the configuration, then: meshctl reload";
 
 /// Examines the running node.
 pub(super) struct Doctor {
-    reloader: Arc<Reloader>,
+    reloader: Weak<Reloader>,
     node: NodeHandle,
     profiles: Profiles,
     controller: Option<Arc<dyn Operations>>,
@@ -37,7 +37,7 @@ pub(super) struct Doctor {
 
 impl Doctor {
     pub(super) fn new(
-        reloader: Arc<Reloader>,
+        reloader: Weak<Reloader>,
         node: NodeHandle,
         profiles: Profiles,
         controller: Option<Arc<dyn Operations>>,
@@ -48,7 +48,8 @@ impl Doctor {
     async fn all(&self) -> Vec<Finding> {
         // Until the thread ends: a file system that hangs holds up one, and not one for each caller.
         let turn = self.turn.clone().lock_owned().await;
-        let (config, sources) = self.reloader.in_force().await;
+        let Some(reloader) = self.reloader.upgrade() else { return Vec::new() };
+        let (config, sources) = reloader.in_force().await;
         let (sessions, status) = (self.node.links().await, self.node.status().await);
         let (lost, dials) = (self.node.lost().await, self.node.dials());
         let here = {
@@ -89,7 +90,7 @@ impl Examine for Doctor {
     }
 
     fn tls_client(&self) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
-        Box::pin(async { towards_others(&self.reloader.in_force().await.0) })
+        Box::pin(async { towards_others(&self.reloader.upgrade()?.in_force().await.0) })
     }
 }
 

@@ -1,0 +1,38 @@
+//! A machine in software: whole programs, unchanged, run in it as threads of one process, in virtual time, and the same
+//! seed gives the same run.
+//!
+//! It stands where programs meet the operating system, at the functions of the C library: a test binary that contains this
+//! crate has `clock_gettime`, `getrandom`, `pthread_create`, `connect`, `fsync` and so on from here, and they do what they
+//! always do until [`run`] is called. From then on, on threads that belong to the run:
+//!
+//! - `threads`: one thread runs at a time, and gives way only where it would wait. Which one is next is chance.
+//! - `time`: stands still while anybody can run, and jumps to the next moment for which somebody waits.
+//! - `chance`: all random numbers come from the seed.
+//! - `sockets`: TCP connections between hosts are carried by whoever the test names, with delay and failures.
+//! - `disk`: files are the real ones, in a directory of the test's; flushes take time, and what was not flushed can get lost.
+//! - `processes`: what is started is a thread of the test's.
+//!
+//! A host is a number. Threads belong to the host of the thread that starts them; a host can be paused, its clock can be
+//! wrong, its disk can fail, and it can lose its power. It knows nothing of what runs in it.
+//!
+//! Linux on x86-64 alone: system calls are made by hand, since the C library's own functions are what it replaces.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod chance;
+mod disk;
+mod epoll;
+mod futex;
+mod processes;
+mod sockets;
+mod state;
+mod sys;
+mod threads;
+mod time;
+
+pub use disk::{Disk, set_disk};
+pub use processes::{Process, Start, begin, kill_all, start_by};
+pub use sockets::{Dial, address_of, carry_by, deliver, host_of, listens};
+pub use state::{Host, WORLD, now, run};
+pub use threads::{host, on_host, pause, resume, threads_of, turns};
+pub use time::set_clock;

@@ -1,0 +1,210 @@
+//! What must be true of any history. It knows nothing of the nodes but what was seen of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::history::{Note, Text};
+use super::jobs::{Job, Kind};
+
+/// Everything in a history that must not be.
+pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
+    let mut missed = Vec::new();
+    let mut of_job: BTreeMap<&str, Vec<(Duration, &Note)>> =
+        jobs.iter().map(|job| (job.tag.as_str(), Vec::new())).collect();
+    for (at, note) in notes {
+        if let Some(notes) = tag_of(note).and_then(|tag| of_job.get_mut(tag)) {
+            notes.push((*at, note));
+        }
+    }
+    for job in jobs {
+        let notes = &of_job[job.tag.as_str()];
+        missed.extend(check_job(job, notes).into_iter().map(|what| format!("{}: {what}", job.tag)));
+    }
+    missed.extend(check_words(jobs, &of_job));
+    missed
+}
+
+fn tag_of(note: &Note) -> Option<&str> {
+    match note {
+        Note::Started { tag, .. }
+        | Note::Ended { tag, .. }
+        | Note::Killed { tag, .. }
+        | Note::Accepted { tag, .. }
+        | Note::Cancelled { tag }
+        | Note::Seen { tag, .. }
+        | Note::Read { tag, .. }
+        | Note::Row { tag, .. }
+        | Note::Released { tag, .. } => Some(tag),
+        Note::Fault { .. } => None,
+    }
+}
+
+/// A process of a job.
+#[derive(Debug, Clone)]
+struct Run {
+    pid: u32,
+    unit: String,
+    from: Duration,
+    to: Option<Duration>,
+    /// It came to its end.
+    whole: bool,
+}
+
+fn runs_of(notes: &[(Duration, &Note)]) -> Vec<Run> {
+    let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
+    for (at, note) in notes {
+        match note {
+            Note::Started { pid, unit, .. } => {
+                runs.insert(*pid, Run { pid: *pid, unit: unit.clone(), from: *at, to: None, whole: false });
+            }
+            Note::Ended { pid, .. } => {
+                let run = runs.get_mut(pid).expect("it has started");
+                (run.to, run.whole) = (Some(*at), true);
+            }
+            Note::Killed { pid, .. } => runs.get_mut(pid).expect("it has started").to = Some(*at),
+            _ => {}
+        }
+    }
+    runs.into_values().collect()
+}
+
+fn overlap(one: &Run, other: &Run) -> bool {
+    one.to.is_none_or(|to| other.from < to) && other.to.is_none_or(|to| one.from < to)
+}
+
+/// The row of a job, if its controller was asked for it.
+fn row_of<'a>(notes: &[(Duration, &'a Note)]) -> Option<&'a serde_json::Value> {
+    notes.iter().find_map(|(_, note)| if let Note::Row { row, .. } = note { Some(row) } else { None })
+}
+
+/// Whether an attempt of it was given up while it may have run.
+fn has_lost(row: &serde_json::Value) -> bool {
+    row["attempts"].as_array().into_iter().flatten().any(|attempt| attempt["outcome"] == "lost")
+}
+
+/// What concerns jobs with each other.
+fn check_words(jobs: &[Job], of_job: &BTreeMap<&str, Vec<(Duration, &Note)>>) -> Vec<String> {
+    let mut missed = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        for other in &jobs[..at] {
+            let (Kind::Placed(one), Kind::Placed(two)) = (&job.kind, &other.kind) else { continue };
+            if !one.words.iter().any(|word| two.words.contains(word)) {
+                continue;
+            }
+            let (notes, others) = (&of_job[job.tag.as_str()], &of_job[other.tag.as_str()]);
+            let certain = |notes: &[(Duration, &Note)]| row_of(notes).is_some_and(|row| !has_lost(row));
+            if !certain(notes) || !certain(others) {
+                continue;
+            }
+            for (one, two) in runs_of(notes)
+                .iter()
+                .flat_map(|one| runs_of(others).into_iter().map(move |two| (one.clone(), two)))
+            {
+                if overlap(&one, &two) {
+                    missed.push(format!(
+                        "{} and {} are exclusive and ran at once: {one:?} {two:?}",
+                        job.tag, other.tag
+                    ));
+                }
+            }
+        }
+    }
+    missed
+}
+
+fn check_job(job: &Job, notes: &[(Duration, &Note)]) -> Vec<String> {
+    let mut missed = Vec::new();
+    let mut last: Option<(u64, String, u64)> = None;
+    let runs = runs_of(notes);
+    let (most, unconfirmed) = match &job.kind {
+        Kind::Plain { .. } => (1, false),
+        Kind::Placed(placed) => (placed.retries + 1, placed.unconfirmed),
+    };
+    if runs.len() > most {
+        missed.push(format!("it has started {} times: {runs:?}", runs.len()));
+    }
+    for (at, run) in runs.iter().enumerate() {
+        for earlier in &runs[..at] {
+            if run.unit == earlier.unit {
+                missed.push(format!("one attempt ran twice: {earlier:?} {run:?}"));
+            } else if !unconfirmed && overlap(run, earlier) {
+                missed.push(format!("two attempts ran at once: {earlier:?} {run:?}"));
+            }
+        }
+    }
+    let (mut cancelled, mut read): (_, Option<&Text>) = (None, None);
+    for (at, note) in notes {
+        match note {
+            Note::Started { .. } => {
+                if let Some(since) = cancelled {
+                    missed
+                        .push(format!("it has started at {at:?} after its cancel was answered at {since:?}"));
+                }
+                if let Some((state @ 2.., ..)) = last {
+                    missed.push(format!("it has started at {at:?} after its end was seen, {state}"));
+                }
+            }
+            Note::Seen { state, detail, size, .. } => {
+                let now = (*state, detail.clone(), *size);
+                match &last {
+                    Some(before) if before.0 >= 2 && *before != now => {
+                        missed.push(format!("its end changed from {before:?} to {now:?} at {at:?}"));
+                    }
+                    Some(before) if before.0 > now.0 => {
+                        missed.push(format!("its state went back from {before:?} to {now:?} at {at:?}"));
+                    }
+                    _ => {}
+                }
+                if *state == 2 && last.as_ref().is_none_or(|last| last.0 != 2) {
+                    let is_over = |run: &Run| run.to.is_some_and(|to| to <= *at);
+                    let counts = |run: &Run| run.whole || matches!(job.kind, Kind::Placed(_));
+                    if !runs.iter().any(|run| is_over(run) && counts(run)) {
+                        missed.push(format!("it succeeded, and no run of it had come to its end: {runs:?}"));
+                    }
+                }
+                last = Some(now);
+            }
+            Note::Cancelled { .. } => cancelled = cancelled.or(Some(*at)),
+            Note::Read { text, .. } => match read {
+                Some(before) if before != text => {
+                    missed.push(format!("readers got different texts: {before:?} and {text:?}"))
+                }
+                _ => read = Some(text),
+            },
+            _ => {}
+        }
+    }
+    if let (Some((state, _, size)), Some(text)) = (&last, read) {
+        missed.extend(check_text(job, *state, *size, text, &runs));
+    }
+    missed
+}
+
+/// What a reader has got of a job that has ended. The attempts of a controller's job follow each other in it.
+fn check_text(job: &Job, state: u64, size: u64, Text(text): &Text, runs: &[Run]) -> Option<String> {
+    let wholes = || runs.iter().filter(|run| run.whole).map(|run| job.output(run.pid));
+    if size != text.len() as u64 {
+        return Some(format!("its reader got {} bytes of {size}", text.len()));
+    }
+    match (&job.kind, state) {
+        (Kind::Plain { .. }, 2) if !wholes().any(|whole| whole == **text) => {
+            Some(format!("it succeeded, and its reader got {} bytes that are no run's", text.len()))
+        }
+        (Kind::Placed(_), 2) if !runs.iter().any(|run| ends_with(text, job, run)) => Some(format!(
+            "it succeeded, and its reader got {} bytes that do not end with a run's",
+            text.len()
+        )),
+        (Kind::Plain { .. }, _) if !text.is_empty() => {
+            let is_begin = runs.iter().any(|run| job.output(run.pid).starts_with(text));
+            (!is_begin).then(|| format!("its reader got {} bytes that no run has begun with", text.len()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a text ends with all that this run wrote. A run that was killed after it had said how the playbook ended counts.
+fn ends_with(text: &[u8], job: &Job, run: &Run) -> bool {
+    let whole = job.output(run.pid);
+    let enough = if run.whole { whole.len() } else { job.verdict(run.pid) };
+    (enough..=whole.len()).any(|length| text.ends_with(&whole[..length]))
+}

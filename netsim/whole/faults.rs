@@ -1,0 +1,170 @@
+//! What goes wrong, and how it ends.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use meshd_machine as machine;
+use tokio::time::sleep;
+
+use super::runner::jobs_of;
+use super::wire::Way;
+use super::world::{World, host};
+
+/// How long a fault lasts, in milliseconds.
+const SPANS: [u64; 8] = [0, 20, 100, 400, 1500, 5000, 20_000, 90_000];
+
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// The daemon is killed; its jobs go on.
+    Kill(usize),
+    /// The machine stops, with all that runs on it.
+    Reset(usize),
+    /// The daemon stands still, its jobs do not.
+    Pause(usize),
+    /// So do its jobs.
+    Freeze(usize),
+    /// A link breaks, and is there again at once.
+    Cut(usize, usize),
+    /// Nothing passes, one way or both.
+    Silence(usize, usize, bool),
+    /// Everything is late.
+    Slow(usize, usize, Duration),
+    /// The wall clock is wrong by so many seconds.
+    Clock(usize, i64),
+    /// A job's runner is killed.
+    KillJobs(usize),
+}
+
+pub(super) fn span(world: &World) -> Duration {
+    Duration::from_millis(world.choose(&SPANS).unwrap())
+}
+
+impl Fault {
+    /// One that goes with what is wrong already.
+    pub(super) fn choose(world: &World) -> Option<Self> {
+        let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
+        let (one, other) = world.choose(&world.links)?;
+        let fault = match world.choose(&(0..16).collect::<Vec<_>>())? {
+            0..3 => Self::Kill(node),
+            3 => Self::Reset(node),
+            4 => Self::Pause(node),
+            5 => Self::Freeze(node),
+            6..8 => Self::Cut(one, other),
+            8..10 => Self::Silence(one, other, true),
+            10 => Self::Silence(one, other, false),
+            11 => Self::Silence(other, one, false),
+            12 => Self::Slow(one, other, world.millis(20..3000)),
+            13 => Self::Clock(node, world.choose(&[-86_400, -3600, -5, 5, 3600, 86_400])?),
+            _ => Self::KillJobs(node),
+        };
+        fault.is_free(world).then_some(fault)
+    }
+
+    fn node(&self) -> Option<usize> {
+        match self {
+            Self::Kill(node)
+            | Self::Reset(node)
+            | Self::Pause(node)
+            | Self::Freeze(node)
+            | Self::Clock(node, _) => Some(*node),
+            _ => None,
+        }
+    }
+
+    fn link(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Silence(one, other, _) | Self::Slow(one, other, _) => {
+                Some((*one.min(other), *one.max(other)))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_free(&self, world: &World) -> bool {
+        self.node().is_none_or(|node| !world.busy.borrow().contains(&node))
+            && self.link().is_none_or(|link| !world.busy_links.borrow().contains(&link))
+    }
+
+    /// It happens, and ends after this time.
+    pub(super) async fn happen(self, world: Rc<World>, span: Duration) {
+        let (node, link) = (self.node(), self.link());
+        node.map(|node| world.busy.borrow_mut().insert(node));
+        link.map(|link| world.busy_links.borrow_mut().insert(link));
+        world.history.fault(format!("{} for {span:?}", self.words(&world)));
+        self.act(&world, span).await;
+        world.history.fault(format!("over: {}", self.words(&world)));
+        node.map(|node| world.busy.borrow_mut().remove(&node));
+        link.map(|link| world.busy_links.borrow_mut().remove(&link));
+    }
+
+    fn words(&self, world: &World) -> String {
+        let name = |node: &usize| world.names[*node].as_str();
+        match self {
+            Self::Kill(node) => format!("kill {}", name(node)),
+            Self::Reset(node) => format!("reset {}", name(node)),
+            Self::Pause(node) => format!("pause {}", name(node)),
+            Self::Freeze(node) => format!("freeze {}", name(node)),
+            Self::Cut(one, other) => format!("cut {} and {}", name(one), name(other)),
+            Self::Silence(one, other, true) => format!("silence {} and {}", name(one), name(other)),
+            Self::Silence(one, other, false) => format!("silence from {} to {}", name(one), name(other)),
+            Self::Slow(one, other, delay) => format!("{} and {} {delay:?} apart", name(one), name(other)),
+            Self::Clock(node, seconds) => format!("clock of {} ahead by {seconds} s", name(node)),
+            Self::KillJobs(node) => format!("kill the jobs of {}", name(node)),
+        }
+    }
+
+    async fn act(&self, world: &World, span: Duration) {
+        match *self {
+            Self::Kill(node) | Self::Reset(node) => {
+                // Taken out, as a node that is being killed is looked at meanwhile.
+                let crash = world.nodes[node].borrow_mut().begin_crash();
+                if matches!(self, Self::Reset(_)) {
+                    machine::kill_all(jobs_of(host(node)));
+                }
+                if let Some(crash) = crash {
+                    crash.finish().await;
+                }
+                sleep(span).await;
+                world.boot(node);
+            }
+            Self::Pause(node) => {
+                machine::pause(host(node));
+                sleep(span).await;
+                machine::resume(host(node));
+            }
+            Self::Freeze(node) => {
+                let hosts = [host(node), jobs_of(host(node))];
+                hosts.into_iter().for_each(machine::pause);
+                sleep(span).await;
+                hosts.into_iter().for_each(machine::resume);
+            }
+            Self::Cut(one, other) => world.net.cut(host(one), host(other)),
+            Self::Silence(one, other, both) => {
+                let silent = Way { silent: true, ..Way::default() };
+                set(world, one, other, both, silent);
+                sleep(span).await;
+                set(world, one, other, both, Way::default());
+            }
+            Self::Slow(one, other, delay) => {
+                set(world, one, other, true, Way { delay, ..Way::default() });
+                sleep(span).await;
+                set(world, one, other, true, Way::default());
+            }
+            Self::Clock(node, seconds) => {
+                let ahead = Duration::from_secs(seconds.max(0) as u64);
+                let behind = Duration::from_secs((-seconds).max(0) as u64);
+                machine::set_clock(host(node), ahead, behind);
+                sleep(span).await;
+                machine::set_clock(host(node), Duration::ZERO, Duration::ZERO);
+            }
+            Self::KillJobs(node) => machine::kill_all(jobs_of(host(node))),
+        }
+    }
+}
+
+fn set(world: &World, one: usize, other: usize, both: bool, way: Way) {
+    world.net.set(host(one), host(other), way);
+    if both {
+        world.net.set(host(other), host(one), way);
+    }
+}

@@ -1,0 +1,91 @@
+//! What has happened, in order: what the world did, and what was seen from outside of the nodes. It is all that the checker
+//! knows, and its hash tells two runs apart.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshd_machine as machine;
+
+/// Something that was done or seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A process of a job has started, for a unit of this name.
+    Started { tag: String, node: String, unit: String, pid: u32 },
+    /// It has come to its end by itself, or by a signal that it took.
+    Ended { tag: String, pid: u32 },
+    /// It was killed.
+    Killed { tag: String, pid: u32 },
+    /// A client's submission was answered.
+    Accepted { tag: String, by: String, unit: String },
+    /// A client was told that its cancel was done.
+    Cancelled { tag: String },
+    /// A client saw a unit in this state.
+    Seen { tag: String, unit: String, state: u64, detail: String, size: u64 },
+    /// A reader of a unit's output has come to its end.
+    Read { tag: String, unit: String, text: Text },
+    /// What a controller has of a job that has ended.
+    Row { tag: String, row: serde_json::Value },
+    /// A unit was released.
+    Released { tag: String, unit: String },
+    /// A fault began or ended.
+    Fault { text: String },
+}
+
+/// Notes with their times. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct History {
+    notes: Arc<Mutex<Vec<(Duration, Note)>>>,
+    shown: bool,
+}
+
+impl History {
+    /// One whose notes are printed at once, if they are to be.
+    pub(super) fn new(shown: bool) -> Self {
+        Self { notes: Arc::default(), shown }
+    }
+
+    pub(super) fn note(&self, note: Note) {
+        if self.shown {
+            println!("{:12.6} {note:?}", machine::now().as_secs_f64());
+        }
+        self.notes.lock().unwrap().push((machine::now(), note));
+    }
+
+    pub(super) fn fault(&self, text: impl Into<String>) {
+        self.note(Note::Fault { text: text.into() });
+    }
+
+    pub(super) fn notes(&self) -> Vec<(Duration, Note)> {
+        self.notes.lock().unwrap().clone()
+    }
+
+    /// The same for the same run.
+    pub(super) fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (at, note) in self.notes.lock().unwrap().iter() {
+            format!("{at:?} {note:?}").hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// The last notes, for a failure's message.
+    pub(super) fn tail(&self, count: usize) -> String {
+        let notes = self.notes.lock().unwrap();
+        let lines = notes.iter().skip(notes.len().saturating_sub(count));
+        lines.map(|(at, note)| format!("{:12.6} {note:?}\n", at.as_secs_f64())).collect()
+    }
+}
+
+/// What a reader got.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Text(pub(super) Arc<Vec<u8>>);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        write!(f, "{} bytes, {:016x}", self.0.len(), hasher.finish())
+    }
+}

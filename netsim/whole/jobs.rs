@@ -1,0 +1,329 @@
+//! Jobs from submission to release, as clients of all kinds see them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::history::{Note, Text};
+use super::runner;
+use super::world::{World, seen};
+
+/// How long a reader stays with one connection.
+const READS: Duration = Duration::from_secs(60);
+
+/// Who decides where it runs.
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// The client, which names the node.
+    Plain {
+        /// The node.
+        on: String,
+    },
+    /// A controller.
+    Placed(Placed),
+}
+
+/// What a controller is to know of a job.
+#[derive(Clone)]
+pub(super) struct Placed {
+    pub(super) words: Vec<String>,
+    /// How often it may be tried again.
+    pub(super) retries: usize,
+    /// Even while it may still run somewhere.
+    pub(super) unconfirmed: bool,
+    pub(super) priority: i64,
+    forks: u64,
+    /// What has to succeed before it, if anything.
+    need: Option<Box<Job>>,
+}
+
+/// What a job is to do, and how far it has come.
+#[derive(Clone)]
+pub(super) struct Job {
+    pub(super) tag: String,
+    pub(super) kind: Kind,
+    /// The node whose control socket has it.
+    by: usize,
+    fails: bool,
+    /// Its number, once a controller has given it one.
+    number: Rc<Cell<Option<i64>>>,
+    lines: u64,
+    millis: u64,
+    begins: Duration,
+    /// When it is cancelled, if it is.
+    cancel: Option<Duration>,
+    pub(super) stands: Rc<RefCell<String>>,
+}
+
+impl Job {
+    pub(super) fn new(world: &World, number: usize, earlier: &[Self]) -> Self {
+        let executions: Vec<usize> = world.executions().collect();
+        let (by, kind) = if world.chance(0.4) {
+            let on = world.choose(&executions).unwrap();
+            (world.choose(&[0, world.controls, on]).unwrap(), Kind::Plain { on: world.names[on].clone() })
+        } else {
+            let controlled: Vec<Self> =
+                earlier.iter().filter(|job| matches!(job.kind, Kind::Placed(_))).cloned().collect();
+            let by = world.choose(&(0..world.controls).collect::<Vec<_>>()).unwrap();
+            let need =
+                world.choose(&controlled).filter(|need| need.by == by && world.chance(0.2)).map(Box::new);
+            let words = if world.chance(0.3) {
+                vec![world.choose(&["red", "blue"]).unwrap().to_owned()]
+            } else {
+                Vec::new()
+            };
+            let retries = if world.chance(0.4) { 2 } else { 0 };
+            let unconfirmed = retries > 0 && world.chance(0.3);
+            let (priority, forks) =
+                (world.choose(&[0, 0, 0, 5, -5]).unwrap(), world.choose(&[0, 1, 5]).unwrap());
+            (by, Kind::Placed(Placed { words, retries, unconfirmed, priority, forks, need }))
+        };
+        Self {
+            tag: format!("j{number}"),
+            fails: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
+            kind,
+            by,
+            number: Rc::default(),
+            lines: world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(),
+            millis: world.choose(&[0, 10, 300, 3000, 30_000, 120_000]).unwrap(),
+            begins: world.millis(0..120_000),
+            cancel: world.chance(0.2).then(|| world.millis(0..20_000)),
+            stands: Rc::new(RefCell::new("not submitted".to_owned())),
+        }
+    }
+
+    fn status(&self) -> &'static str {
+        if self.fails { "failed" } else { "successful" }
+    }
+
+    /// The request that submits it. What it needs has a number.
+    fn request(&self, world: &World) -> Value {
+        let request = |node: &str, work_type: &str| json!({"command": "work", "subcommand": "submit", "node": node, "worktype": work_type});
+        let placed = match &self.kind {
+            Kind::Plain { on } => return request(on, "ansible-runner"),
+            Kind::Placed(placed) => placed,
+        };
+        let mut header =
+            json!({"controller": 1, "name": self.tag, "forks": placed.forks, "priority": placed.priority});
+        if !placed.words.is_empty() {
+            header["exclusive"] = json!(placed.words);
+        }
+        if placed.retries > 0 {
+            header["retry"] =
+                json!({"max": placed.retries, "on": ["lost", "error"], "unconfirmed": placed.unconfirmed});
+        }
+        if let Some(number) = placed.need.as_ref().and_then(|need| need.number.get()) {
+            header["depends_on"] = json!([number]);
+        }
+        let mut request = request(&world.names[self.by], "controller");
+        request["header"] = header.to_string().into();
+        request
+    }
+
+    fn payload(&self) -> String {
+        let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "millis": self.millis, "status": self.status()}});
+        format!("{kwargs}\n{}\n", json!({"eof": true}))
+    }
+
+    /// All that a process of it writes.
+    pub(super) fn output(&self, pid: u32) -> Vec<u8> {
+        runner::output(&self.tag, self.lines, self.status(), pid).concat()
+    }
+
+    /// How much of that tells how it ended.
+    pub(super) fn verdict(&self, pid: u32) -> usize {
+        let pieces = runner::output(&self.tag, self.lines, self.status(), pid);
+        pieces[..pieces.len() - runner::AFTER_VERDICT].concat().len()
+    }
+
+    fn stands(&self, what: impl Into<String>) {
+        *self.stands.borrow_mut() = what.into();
+    }
+}
+
+/// A job's life.
+pub(super) async fn live(world: Rc<World>, job: Job) {
+    sleep(job.begins).await;
+    if let Kind::Placed(Placed { need: Some(need), .. }) = &job.kind {
+        // One that was never acknowledged has none; then this needs nothing.
+        for _look in 0..100 {
+            if need.number.get().is_none() {
+                sleep(world.millis(500..2000)).await;
+            }
+        }
+    }
+    let Some(unit) = submit(&world, &job).await else { return };
+    let cancel = job
+        .cancel
+        .map(|after| tokio::task::spawn_local(cancel(world.clone(), job.clone(), unit.clone(), after)));
+    let reader = tokio::task::spawn_local(read(world.clone(), job.clone(), unit.clone()));
+    job.stands("waits for its end");
+    let last = loop {
+        if let Some(status) = status(&world, &job, &unit).await {
+            if let (Kind::Placed(_), Some(number)) = (&job.kind, status["ExtraData"]["JobID"].as_i64()) {
+                job.number.set(Some(number));
+            }
+            world.history.note(seen(&job.tag, &unit, &status));
+            if status["State"].as_u64() >= Some(2) {
+                break status;
+            }
+            job.stands(format!("waits for its end: {}", status["Detail"]));
+        }
+        sleep(world.millis(200..5000)).await;
+    };
+    job.stands(format!("has ended, is read: {}", last["Detail"]));
+    reader.await.unwrap();
+    if let Some(cancel) = cancel {
+        job.stands("has ended, is cancelled");
+        cancel.await.unwrap();
+    }
+    while !world.calm.get() {
+        sleep(world.millis(1000..20_000)).await;
+        let Some(status) = status(&world, &job, &unit).await else { continue };
+        world.history.note(seen(&job.tag, &unit, &status));
+    }
+    if let (Kind::Placed(_), Some(number)) = (&job.kind, job.number.get()) {
+        job.stands("is looked up");
+        let row = row(&world, &job, number).await;
+        world.history.note(Note::Row { tag: job.tag.clone(), row });
+    }
+    job.stands("is read again");
+    read(world.clone(), job.clone(), unit.clone()).await;
+    job.stands("is released");
+    release(&world, &job, &unit).await;
+    job.stands("is released, done");
+}
+
+/// Submits it. Gives its unit once that was answered.
+async fn submit(world: &World, job: &Job) -> Option<String> {
+    let request = job.request(world);
+    for _attempt in 0..1000 {
+        job.stands("is submitted");
+        let answered = async {
+            let mut client = world.client(job.by).await?;
+            let unit = client.begin(&request).await?;
+            client.send(job.payload().as_bytes()).await?;
+            client.finish().await?;
+            Ok::<_, std::io::Error>(unit)
+        };
+        match answered.await {
+            Ok(unit) => {
+                world.history.note(Note::Accepted {
+                    tag: job.tag.clone(),
+                    by: world.names[job.by].clone(),
+                    unit: unit.clone(),
+                });
+                return Some(unit);
+            }
+            // Whether it was accepted is not known: it is not submitted again under this name.
+            Err(error) if is_refused(&error) => sleep(world.millis(500..2000)).await,
+            Err(error) => {
+                world.history.fault(format!("{} is not acknowledged: {error}", job.tag));
+                return None;
+            }
+        }
+    }
+    world.miss(format!("{} was never taken", job.tag));
+    None
+}
+
+/// Whether nobody was there to hear it.
+fn is_refused(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
+}
+
+async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
+    let mut client = world.client(job.by).await.ok()?;
+    match client.ask_json(&format!("work status {unit}")).await {
+        Ok(status) => Some(status),
+        Err(error) if error.to_string().contains("unknown work unit") => {
+            world.miss(format!("{}: unit {unit} is gone", job.tag));
+            Some(json!({"State": 99, "Detail": "gone"}))
+        }
+        Err(_) => None,
+    }
+}
+
+/// What its controller has of it, once that has ended.
+async fn row(world: &World, job: &Job, number: i64) -> Value {
+    loop {
+        let asked = json!({"command": "controller", "op": "job.get", "id": number}).to_string();
+        let answered = match world.client(job.by).await {
+            Ok(mut client) => client.ask_json(&asked).await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            Ok(answer)
+                if answer["result"]["finished"].is_string() || answer["result"]["finished"].is_number() =>
+            {
+                return answer["result"].clone();
+            }
+            Ok(answer) => job.stands(format!("is looked up: {answer}")),
+            Err(error) => job.stands(format!("is looked up: {error}")),
+        }
+        sleep(world.millis(300..3000)).await;
+    }
+}
+
+/// Reads its output to the end, over as many connections as that takes.
+async fn read(world: Rc<World>, job: Job, unit: String) {
+    let mut text = Vec::new();
+    loop {
+        let before = text.len();
+        let done = match world.client(job.by).await {
+            Ok(client) => client.results(&unit, before, &mut text, READS).await,
+            Err(error) => Err(error),
+        };
+        // A node that stops ends the stream in the middle: the end is one that the status agrees with.
+        if let Ok(true) = done
+            && let Some(status) = status(&world, &job, &unit).await
+            && status["State"].as_u64() >= Some(2)
+            && status["StdoutSize"].as_u64() <= Some(text.len() as u64)
+        {
+            break;
+        }
+        sleep(world.millis(100..3000)).await;
+    }
+    world.history.note(Note::Read { tag: job.tag.clone(), unit, text: Text(Arc::new(text)) });
+}
+
+async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
+    sleep(after).await;
+    loop {
+        let answered = match world.client(job.by).await {
+            Ok(mut client) => client.ask_json(&format!("work cancel {unit}")).await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            Ok(answer) => {
+                world.history.fault(format!("cancel of {} answered: {answer}", job.tag));
+                if answer.get("cancelled").is_some() {
+                    world.history.note(Note::Cancelled { tag: job.tag.clone() });
+                }
+                return;
+            }
+            Err(_) => sleep(world.millis(300..3000)).await,
+        }
+    }
+}
+
+async fn release(world: &World, job: &Job, unit: &str) {
+    loop {
+        let answered = match world.client(job.by).await {
+            Ok(mut client) => client.ask_json(&format!("work release {unit}")).await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            Ok(answer) if answer.get("released").is_some() => break,
+            Ok(answer) => job.stands(format!("is released: {answer}")),
+            Err(error) if error.to_string().contains("unknown work unit") => break,
+            Err(error) => job.stands(format!("is released: {error}")),
+        }
+        sleep(world.millis(300..3000)).await;
+    }
+    world.history.note(Note::Released { tag: job.tag.clone(), unit: unit.to_owned() });
+}

@@ -1,0 +1,135 @@
+//! A node: a daemon on a host of its own, which starts, is asked, and crashes.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use meshd_machine::{self as machine, Host};
+use tokio::sync::oneshot;
+
+use meshd::config::{self, Environment, Invocation};
+use meshd::telemetry::{self, Log, LogFormat, LogLevel};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+
+/// Where all files of a run are: in memory.
+pub(super) struct Place(tempfile::TempDir);
+
+impl Place {
+    pub(super) fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").unwrap())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// The log of all nodes, on standard output.
+pub(super) fn log(level: LevelFilter) -> Log {
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(std::io::stdout)
+        .with_timer(Now)
+        .init();
+    let (log, last) = telemetry::start(LogLevel::Error, false, LogFormat::Text, |_| None);
+    std::mem::forget(last);
+    log
+}
+
+/// The time of the run, and the host.
+struct Now;
+
+impl FormatTime for Now {
+    fn format_time(&self, into: &mut Writer<'_>) -> std::fmt::Result {
+        let host = machine::host().map_or(0, |host| host.0);
+        write!(into, "{:12.6} {host:2}", machine::now().as_secs_f64())
+    }
+}
+
+pub(super) struct Node {
+    pub(super) host: Host,
+    pub(super) name: String,
+    files: PathBuf,
+    process: Option<Process>,
+}
+
+struct Process {
+    thread: JoinHandle<()>,
+    crash: oneshot::Sender<()>,
+    gone: oneshot::Receiver<()>,
+}
+
+/// A process that was killed.
+pub(super) struct Crash {
+    host: Host,
+    process: Process,
+}
+
+impl Crash {
+    /// Waits until nothing of it is left.
+    pub(super) async fn finish(self) {
+        let Process { thread, crash, gone } = self.process;
+        drop(crash);
+        let _ended = gone.await;
+        thread.join().unwrap();
+        while machine::threads_of(self.host) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn new(place: &Place, host: Host, name: &str, config: &str) -> Self {
+        let files = place.path().join(name);
+        std::fs::create_dir(&files).unwrap();
+        let text = format!(
+            "- node: {{id: {name}, datadir: '{0}/data'}}\n- control-service: {{service: control, filename: '{0}/sock'}}\n{config}",
+            files.display()
+        );
+        std::fs::write(files.join("meshd.yml"), text).unwrap();
+        Self { host, name: name.to_owned(), files, process: None }
+    }
+
+    pub(super) fn boot(&mut self, log: &Log) {
+        let (crash, crashed) = oneshot::channel::<()>();
+        let (left, gone) = oneshot::channel();
+        let arguments = vec!["--config".to_owned(), self.files.join("meshd.yml").display().to_string()];
+        let (log, name) = (log.clone(), self.name.clone());
+        let run = move || {
+            let loaded = match config::load(arguments, &Environment::of_process()) {
+                Ok(Invocation::Run(loaded)) => loaded,
+                other => panic!("{other:?}"),
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = meshd::daemon::run(*loaded, log) => println!("note {name} ended: {ended:?}"),
+                    _crash = crashed => {}
+                }
+            });
+            runtime.shutdown_timeout(Duration::from_secs(3600));
+            let _nobody = left.send(());
+        };
+        let builder = std::thread::Builder::new().name(self.name.clone()).stack_size(8 << 20);
+        let thread = machine::on_host(self.host, || builder.spawn(run)).unwrap();
+        self.process = Some(Process { thread, crash, gone });
+    }
+
+    /// The process is killed. What it held is free once the rest is awaited.
+    pub(super) fn begin_crash(&mut self) -> Option<Crash> {
+        let process = self.process.take()?;
+        Some(Crash { host: self.host, process })
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.files.join("sock")
+    }
+
+    /// Where its units are.
+    pub(super) fn units(&self) -> PathBuf {
+        self.files.join("data").join(&self.name)
+    }
+}

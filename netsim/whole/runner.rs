@@ -1,0 +1,309 @@
+//! What runs jobs on the hosts, in place of the processes that a daemon starts: its spawner, a runner for each unit, and the
+//! command. It keeps the contract that files and the spawner's socket are (src/work/runner): who claims a unit, what stands in
+//! its directory, what an exit leaves. It outlives the daemon.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use meshd_machine::{self as machine, Host, Process, Start};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use serde_json::{Value, json};
+
+use super::history::{History, Note};
+
+/// Where the processes of a host's jobs are: a paused daemon does not hold them up.
+pub(super) fn jobs_of(host: Host) -> Host {
+    Host(host.0 + 10_000)
+}
+
+/// How long a command runs before its status says so.
+const SHORT: Duration = Duration::from_millis(20);
+/// Longest message.
+const MESSAGE: usize = 64 * 1024;
+const SIZE: &str =
+    r#"{"cpu_count": 2, "mem_in_bytes": 17179869184, "runner_version": "2.4.0", "uuid": "u", "errors": []}"#;
+
+/// Has what daemons start be spawners of this kind.
+pub(super) fn stand_in(history: &History) {
+    let history = history.clone();
+    machine::start_by(move |start| {
+        let history = history.clone();
+        machine::on_host(jobs_of(start.host), || {
+            small_thread().spawn(move || spawner(start, &history)).unwrap();
+        });
+    });
+}
+
+fn small_thread() -> std::thread::Builder {
+    std::thread::Builder::new().stack_size(1 << 20)
+}
+
+/// Serves a daemon until it is gone, or until it is killed.
+fn spawner(start: Start, history: &History) {
+    let alive = Arc::new(AtomicBool::new(true));
+    let daemon: Arc<OwnedFd> = Arc::new(start.stdin.expect("the daemon's socket"));
+    let mut message = vec![0; MESSAGE];
+    loop {
+        let _some = rustix::event::poll(&mut [PollFd::new(&daemon, PollFlags::IN)], None);
+        match rustix::net::recv(&daemon, &mut message[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => break,
+            Ok((length, _)) => {
+                let job: Value = serde_json::from_slice(&message[..length]).unwrap();
+                let runner = Runner {
+                    host: start.host,
+                    process: machine::begin(jobs_of(start.host)),
+                    dir: PathBuf::from(job["dir"].as_str().unwrap()),
+                    daemon: daemon.clone(),
+                    has_spawner: alive.clone(),
+                    history: history.clone(),
+                };
+                small_thread().spawn(move || runner.run()).unwrap();
+            }
+            Err(_) => {}
+        }
+    }
+    alive.store(false, Ordering::SeqCst);
+    start.process.end(0);
+}
+
+struct Runner {
+    host: Host,
+    process: Process,
+    dir: PathBuf,
+    daemon: Arc<OwnedFd>,
+    has_spawner: Arc<AtomicBool>,
+    history: History,
+}
+
+/// How a command ended.
+enum End {
+    Exit(i32),
+    /// SIGINT or SIGTERM.
+    Asked,
+    /// SIGKILL to the runner itself, or its machine is off: nothing more is written.
+    Killed,
+}
+
+impl Runner {
+    fn run(self) {
+        match self.claim() {
+            Ok(true) => {}
+            Ok(false) => return self.leave("AlreadyTaken".into()),
+            Err(error) => return self.leave(json!({"Failed": format!("cannot claim the unit: {error}")})),
+        }
+        let begun = self.begin();
+        let (status, command) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return self.leave(json!({"Failed": error.to_string()})),
+        };
+        self.answer(json!({"Started": self.process.pid}));
+        let Self { process, dir, has_spawner, history, daemon, .. } = self;
+        drop(daemon);
+        let tag = command.tag.clone();
+        let end = command.run(process, &dir, &status);
+        if let (Some(tag), End::Exit(_) | End::Asked) = (&tag, &end) {
+            history.note(Note::Ended { tag: tag.clone(), pid: process.pid });
+        }
+        match (end, tag) {
+            (End::Killed, Some(tag)) => history.note(Note::Killed { tag, pid: process.pid }),
+            (End::Killed, None) => {}
+            (end, _) => leave_end(process, &dir, status, &end, &has_spawner),
+        }
+        process.end(0);
+    }
+
+    fn leave(self, outcome: Value) {
+        self.answer(outcome);
+        self.process.end(0);
+    }
+
+    fn answer(&self, outcome: Value) {
+        let reply = json!({"dir": self.dir, "outcome": outcome}).to_string();
+        let _gone = rustix::net::send(&self.daemon, reply.as_bytes(), SendFlags::NOSIGNAL);
+    }
+
+    fn claim(&self) -> io::Result<bool> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let identity = json!({"pid": self.process.pid, "start": self.process.started, "boot": boot.trim()});
+        let draft = self.dir.join(format!(".runner.{}", self.process.pid));
+        fs::write(&draft, identity.to_string())?;
+        let linked = fs::hard_link(&draft, self.dir.join("runner"));
+        fs::remove_file(&draft)?;
+        match linked {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn begin(&self) -> io::Result<(Value, Command)> {
+        let status: Value = serde_json::from_slice(&fs::read(self.dir.join("status"))?)?;
+        let params = status["ExtraData"]["Params"].as_str().unwrap_or_default().to_owned();
+        let payload = fs::read(self.dir.join("stdin"))?;
+        let out =
+            fs::OpenOptions::new().append(true).create(true).mode(0o600).open(self.dir.join("stdout"))?;
+        let command = Command::new(&params, &payload, out, self.process.pid);
+        if let Some(tag) = &command.tag {
+            let unit = self.dir.file_name().unwrap().to_string_lossy().into_owned();
+            let node = self.dir.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+            let _host = self.host;
+            self.history.note(Note::Started { tag: tag.clone(), node, unit, pid: self.process.pid });
+        }
+        Ok((status, command))
+    }
+}
+
+/// Writes down how a command has ended, as a runner does.
+fn leave_end(process: Process, dir: &Path, mut status: Value, end: &End, has_spawner: &AtomicBool) {
+    let cancelled = dir.join("cancel").exists();
+    let (state, detail) = match end {
+        End::Exit(0) => (2, "exit status 0".to_owned()),
+        End::Exit(code) => (3, format!("exit status {code}")),
+        End::Asked | End::Killed if cancelled => (4, "Canceled".to_owned()),
+        End::Asked | End::Killed => (3, "Killed".to_owned()),
+    };
+    let _gone = fs::remove_file(dir.join("stdin"));
+    let size = fs::metadata(dir.join("stdout")).map_or(0, |found| found.len());
+    status["State"] = json!(state);
+    status["Detail"] = json!(detail);
+    status["StdoutSize"] = json!(size);
+    status["ExtraData"] = Value::Null;
+    let line = format!("{status}\n");
+    if has_spawner.load(Ordering::SeqCst) && write(&dir.join("end"), &line).is_ok() {
+        return;
+    }
+    // A full disk heals; a directory that is gone was released.
+    while replace(dir, &line).is_err() && dir.is_dir() {
+        if process.signal(Duration::from_secs(1)) == Some(libc_signal::KILL) {
+            return;
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> io::Result<fs::File> {
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file)
+}
+
+fn replace(dir: &Path, text: &str) -> io::Result<()> {
+    let draft = dir.join(".status.new");
+    write(&draft, text)?.sync_all()?;
+    fs::rename(draft, dir.join("status"))?;
+    fs::File::open(dir)?.sync_all()
+}
+
+mod libc_signal {
+    pub(super) const KILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
+}
+
+/// What a unit runs.
+struct Command {
+    /// The job, if it is one.
+    tag: Option<String>,
+    /// What it writes, piece by piece.
+    pieces: Vec<Vec<u8>>,
+    /// How long it takes for all of them.
+    takes: Duration,
+    exit: i32,
+    out: fs::File,
+}
+
+impl Command {
+    fn new(params: &str, payload: &[u8], out: fs::File, pid: u32) -> Self {
+        let text = String::from_utf8_lossy(payload);
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let asked = lines.filter_map(|mut line| line.get_mut("kwargs").map(Value::take)).next();
+        let quiet = |pieces| Self {
+            tag: None,
+            pieces,
+            takes: Duration::ZERO,
+            exit: 0,
+            out: out.try_clone().unwrap(),
+        };
+        let Some(asked) = asked else {
+            let size = params.contains("--worker-info").then(|| format!("{SIZE}\n").into_bytes());
+            return quiet(size.into_iter().collect());
+        };
+        let tag = asked["tag"].as_str().unwrap_or_default().to_owned();
+        let status = asked["status"].as_str().unwrap_or("successful");
+        Self {
+            pieces: output(&tag, asked["lines"].as_u64().unwrap_or(3), status, pid),
+            takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)),
+            exit: 0,
+            tag: Some(tag),
+            out,
+        }
+    }
+
+    fn run(mut self, process: Process, dir: &Path, status: &Value) -> End {
+        let pause = self.takes / (self.pieces.len() as u32 + 1);
+        let mut unwritten = Some(SHORT);
+        for piece in self.pieces.drain(..) {
+            if let Some(end) = ended_by(process, pause) {
+                return end;
+            }
+            if unwritten
+                .take_if(|left| {
+                    *left = left.saturating_sub(pause);
+                    left.is_zero()
+                })
+                .is_some()
+            {
+                let mut running = status.clone();
+                running["State"] = json!(1);
+                running["Detail"] = json!(format!("Running: PID {}", process.pid));
+                let _later = write(&dir.join(".status.new"), &format!("{running}\n"))
+                    .and_then(|_| fs::rename(dir.join(".status.new"), dir.join("status")));
+            }
+            if self.out.write_all(&piece).is_err() {
+                return End::Exit(1);
+            }
+        }
+        ended_by(process, pause).unwrap_or(End::Exit(self.exit))
+    }
+}
+
+/// Waits so long for a signal.
+fn ended_by(process: Process, limit: Duration) -> Option<End> {
+    let signal = process.signal(limit)?;
+    Some(if signal == libc_signal::KILL { End::Killed } else { End::Asked })
+}
+
+/// The pieces that follow the one that tells how the playbook ended.
+pub(super) const AFTER_VERDICT: usize = 3;
+
+/// All that a process of a job of this name writes: what a runner of playbooks would. No two processes write the same.
+pub(super) fn output(tag: &str, lines: u64, status: &str, pid: u32) -> Vec<Vec<u8>> {
+    let line = |value: Value| format!("{value}\n").into_bytes();
+    let mut pieces = vec![line(json!({"status": "starting", "command": ["ansible-playbook"]}))];
+    pieces.push(line(json!({"status": "running"})));
+    for number in 1..=lines {
+        let text = format!("{tag} {number}");
+        pieces.push(line(json!({"counter": number, "uuid": format!("u{number}"), "event": "verbose", "stdout": text, "event_data": {"run": pid}})));
+    }
+    pieces.push(line(json!({"status": status})));
+    let mut packed = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+    packed
+        .start_file(
+            "rc",
+            zip::write::SimpleFileOptions::default()
+                .compression_method(zip::CompressionMethod::Stored)
+                .last_modified_time(zip::DateTime::default()),
+        )
+        .unwrap();
+    packed.write_all(if status == "successful" { b"0" } else { b"2" }).unwrap();
+    let packed = packed.finish().unwrap().into_inner();
+    pieces.push(line(json!({"zipfile": packed.len()})));
+    pieces.push(base64::engine::general_purpose::STANDARD.encode(packed).into_bytes());
+    pieces.push(line(json!({"eof": true})));
+    pieces
+}

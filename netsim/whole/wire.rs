@@ -1,0 +1,152 @@
+//! What lies between hosts: it carries the bytes of connections, late, and fails as networks do. It knows connections as hosts
+//! have opened them, not what is in them.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meshd_machine::{self as machine, Dial, Host};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// How a way from one host to another is when nothing is wrong with it.
+const DELAY: Duration = Duration::from_micros(500);
+/// Pieces under way in one direction of a connection; a sender waits for room then.
+const UNDER_WAY: usize = 64;
+const PIECE: usize = 64 * 1024;
+
+/// How one way from a host to another is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    /// How long everything is under way.
+    pub(super) delay: Duration,
+    /// Nothing arrives. What was sent arrives when that is over, as TCP repeats it.
+    pub(super) silent: bool,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self { delay: DELAY, silent: false }
+    }
+}
+
+/// All ways. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Net(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    ways: BTreeMap<(Host, Host), watch::Sender<Way>>,
+    connections: Vec<Connection>,
+}
+
+struct Connection {
+    between: (Host, Host),
+    /// Dropped, it breaks the connection.
+    _breaks: Option<watch::Sender<()>>,
+}
+
+impl Net {
+    /// Carries connections from now on.
+    pub(super) fn start() -> Self {
+        let net = Self::default();
+        let (sender, mut dials) = mpsc::unbounded_channel();
+        machine::carry_by(move |dial| drop(sender.send(dial)));
+        let carrier = net.clone();
+        tokio::spawn(async move {
+            while let Some(dial) = dials.recv().await {
+                carrier.clone().begin(dial);
+            }
+        });
+        net
+    }
+
+    fn way(&self, from: Host, to: Host) -> watch::Sender<Way> {
+        self.0
+            .lock()
+            .unwrap()
+            .ways
+            .entry((from, to))
+            .or_insert_with(|| watch::Sender::new(Way::default()))
+            .clone()
+    }
+
+    /// From now on this way is so.
+    pub(super) fn set(&self, from: Host, to: Host, way: Way) {
+        self.way(from, to).send_replace(way);
+    }
+
+    /// Breaks all connections between two hosts: both ends see it at once.
+    pub(super) fn cut(&self, one: Host, other: Host) {
+        let is_it = |connection: &Connection| {
+            connection.between == (one, other) || connection.between == (other, one)
+        };
+        self.0.lock().unwrap().connections.retain(|connection| !is_it(connection));
+    }
+
+    fn begin(self, dial: Dial) {
+        let (breaks, mut broken) = watch::channel(());
+        let between = (dial.from, machine::host_of(*dial.to.ip()));
+        self.0.lock().unwrap().connections.push(Connection { between, _breaks: Some(breaks) });
+        tokio::spawn(async move {
+            let _cut = tokio::select! {
+                () = self.carry(dial) => true,
+                _gone = broken.changed() => false,
+            };
+        });
+    }
+
+    async fn carry(&self, dial: Dial) {
+        let Dial { from, local, to, end } = dial;
+        let listener = machine::host_of(*to.ip());
+        let (there, back) = (self.way(from, listener), self.way(listener, from));
+        passes(&mut there.subscribe()).await;
+        let Ok(far) = machine::deliver(local, to) else { return };
+        let (near_read, near_write) = stream(end).into_split();
+        let (far_read, far_write) = stream(far).into_split();
+        tokio::join!(
+            one_way(near_read, far_write, there.subscribe()),
+            one_way(far_read, near_write, back.subscribe())
+        );
+    }
+}
+
+fn stream(end: OwnedFd) -> UnixStream {
+    UnixStream::from_std(net::UnixStream::from(end)).unwrap()
+}
+
+/// Waits as long as something is under way now.
+async fn passes(way: &mut watch::Receiver<Way>) {
+    let delay = way.borrow().delay;
+    tokio::time::sleep(delay).await;
+    let _gone = way.wait_for(|way| !way.silent).await;
+}
+
+async fn one_way(mut from: OwnedReadHalf, mut into: OwnedWriteHalf, mut way: watch::Receiver<Way>) {
+    let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(UNDER_WAY);
+    let delays = way.clone();
+    let write = async move {
+        while let Some((due, bytes)) = under_way.recv().await {
+            tokio::time::sleep_until(due).await;
+            if way.wait_for(|way| !way.silent).await.is_err() || into.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        let _gone = into.shutdown().await;
+    };
+    let read = async move {
+        let mut buffer = vec![0; PIECE];
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            let due = Instant::now() + delays.borrow().delay;
+            if sender.send((due, buffer[..count].to_vec())).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(read, write);
+}

@@ -1,0 +1,301 @@
+//! A mesh and what happens to it: nodes with their links, faults in any order, jobs from submission to release. Everything that
+//! is chosen comes from the seed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use meshd_machine::{self as machine, Host};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::time::{Instant, sleep};
+
+use super::client::Client;
+use super::faults::{self, Fault};
+use super::history::{History, Note};
+use super::jobs::{self, Job};
+use super::node::{Node, Place};
+use super::wire::Net;
+use super::{check, runner};
+use meshd::telemetry::Log;
+
+/// How long everything may take once all is well again.
+const HEALED: Duration = Duration::from_secs(600);
+
+/// What a run is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) controls: usize,
+    pub(super) hops: usize,
+    pub(super) executions: usize,
+    pub(super) jobs: usize,
+    pub(super) faults: usize,
+    /// Faults that are left out, by their numbers.
+    pub(super) without: BTreeSet<usize>,
+    /// Notes are printed.
+    pub(super) notes: bool,
+}
+
+impl Plan {
+    /// What this seed stands for.
+    pub(super) fn of(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let executions = *[1, 2, 3, 3, 5, 8, 24].choose(&mut rng).unwrap();
+        Self {
+            seed,
+            controls: 1,
+            hops: rng.random_range(1..=3),
+            executions,
+            jobs: rng.random_range(5..=40),
+            faults: 60,
+            without: BTreeSet::new(),
+            notes: false,
+        }
+    }
+}
+
+/// What a run has come to.
+pub(super) struct Outcome {
+    pub(super) hash: u64,
+    pub(super) faults: usize,
+    pub(super) jobs: usize,
+    pub(super) took: Duration,
+    /// What must not be.
+    pub(super) missed: Vec<String>,
+    /// The last notes.
+    pub(super) tail: String,
+}
+
+pub(super) struct World {
+    pub(super) nodes: Vec<RefCell<Node>>,
+    pub(super) names: Vec<String>,
+    /// Pairs of nodes with a link, the dialling one first.
+    pub(super) links: Vec<(usize, usize)>,
+    pub(super) controls: usize,
+    pub(super) hops: usize,
+    pub(super) net: Net,
+    pub(super) history: History,
+    pub(super) rng: RefCell<SmallRng>,
+    /// Faults are over.
+    pub(super) calm: Cell<bool>,
+    /// What must not be and was seen on the way.
+    pub(super) missed: RefCell<Vec<String>>,
+    /// Which nodes are busy with a fault that does not go with another one.
+    pub(super) busy: RefCell<BTreeSet<usize>>,
+    pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
+    log: Log,
+}
+
+/// The host of a node.
+pub(super) fn host(node: usize) -> Host {
+    Host(node as u32 + 1)
+}
+
+/// Runs what the plan says, on this thread.
+pub(super) fn run(plan: &Plan, place: &Place, log: &Log) -> Outcome {
+    machine::run(plan.seed, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(live(plan, place, log)))
+    })
+}
+
+async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
+    let history = History::new(plan.notes);
+    runner::stand_in(&history);
+    let world = Rc::new(World::new(plan, place, log, history.clone()));
+    for node in &world.nodes {
+        node.borrow_mut().boot(&world.log);
+    }
+    sleep(Duration::from_secs(5)).await;
+    let mut jobs: Vec<Job> = Vec::new();
+    for number in 0..plan.jobs {
+        jobs.push(Job::new(&world, number, &jobs));
+    }
+    let mut lives: Vec<_> =
+        jobs.iter().map(|job| tokio::task::spawn_local(jobs::live(world.clone(), job.clone()))).collect();
+    let mut heals = Vec::new();
+    let mut count = 0;
+    for number in 0..plan.faults {
+        let pause = world.millis(0..4000);
+        sleep(pause).await;
+        let fault = Fault::choose(&world);
+        let span = faults::span(&world);
+        if let (Some(fault), false) = (fault, plan.without.contains(&number)) {
+            count += 1;
+            heals.push(tokio::task::spawn_local(fault.happen(world.clone(), span)));
+        }
+    }
+    let deadline = Instant::now() + HEALED;
+    for heal in heals {
+        heal.await.unwrap();
+    }
+    world.calm.set(true);
+    for (life, job) in lives.iter_mut().zip(&jobs) {
+        if tokio::time::timeout_at(deadline, life).await.is_err() {
+            world.miss(format!("{} has not come to its end: {}", job.tag, job.stands.borrow()));
+        }
+    }
+    world.nothing_is_left().await;
+    let mut missed = world.missed.borrow().clone();
+    missed.extend(check::check(&history.notes(), &jobs));
+    for node in &world.nodes {
+        let crash = node.borrow_mut().begin_crash();
+        if let Some(crash) = crash {
+            crash.finish().await;
+        }
+    }
+    Outcome {
+        hash: history.hash(),
+        faults: count,
+        jobs: jobs.len(),
+        took: machine::now(),
+        missed,
+        tail: history.tail(60),
+    }
+}
+
+impl World {
+    fn new(plan: &Plan, place: &Place, log: &Log, history: History) -> Self {
+        let mut rng = SmallRng::seed_from_u64(plan.seed);
+        let count = plan.controls + plan.hops + plan.executions;
+        let is_hop = |node: usize| (plan.controls..plan.controls + plan.hops).contains(&node);
+        let name = |node: usize| match node {
+            _ if node < plan.controls => format!("c{}", node + 1),
+            _ if is_hop(node) => format!("hop{}", node + 1 - plan.controls),
+            _ => format!("e{}", node + 1 - plan.controls - plan.hops),
+        };
+        let mut links = Vec::new();
+        for node in 0..count {
+            let hops = match node {
+                // Each hop dials all that came before it.
+                _ if is_hop(node) => (plan.controls..node).collect(),
+                _ => {
+                    let all: Vec<usize> = (plan.controls..plan.controls + plan.hops).collect();
+                    let many = rng.random_range(1..=2);
+                    all.sample(&mut rng, many).copied().collect::<BTreeSet<_>>()
+                }
+            };
+            links.extend(hops.into_iter().map(|hop| (node, hop)));
+        }
+        let config = |node: usize| {
+            let mut text = String::from("- tcp-listener: {port: 7000}\n");
+            for (_, hop) in links.iter().filter(|(from, _)| *from == node) {
+                text += &format!("- tcp-peer: {{address: '{}:7000'}}\n", machine::address_of(host(*hop)));
+            }
+            if node < plan.controls {
+                let dir = place.path().join(name(node));
+                text += &format!(
+                    "- work-controller: {{discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s}}\n",
+                    dir.display()
+                );
+            }
+            if node >= plan.controls && !is_hop(node) {
+                text += "- work-command: {worktype: ansible-runner, command: ansible-runner, params: worker, allowruntimeparams: true}\n";
+            }
+            text
+        };
+        let nodes =
+            (0..count).map(|node| RefCell::new(Node::new(place, host(node), &name(node), &config(node))));
+        Self {
+            nodes: nodes.collect(),
+            names: (0..count).map(name).collect(),
+            links: links.clone(),
+            controls: plan.controls,
+            hops: plan.hops,
+            net: Net::start(),
+            history,
+            rng: RefCell::new(rng),
+            calm: Cell::new(false),
+            missed: RefCell::default(),
+            busy: RefCell::default(),
+            busy_links: RefCell::default(),
+            log: log.clone(),
+        }
+    }
+
+    pub(super) fn miss(&self, what: String) {
+        self.history.fault(format!("MISSED {what}"));
+        self.missed.borrow_mut().push(what);
+    }
+
+    pub(super) fn millis(&self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.rng.borrow_mut().random_range(range))
+    }
+
+    pub(super) fn choose<T: Clone>(&self, all: &[T]) -> Option<T> {
+        all.choose(&mut *self.rng.borrow_mut()).cloned()
+    }
+
+    pub(super) fn chance(&self, probability: f64) -> bool {
+        self.rng.borrow_mut().random_bool(probability)
+    }
+
+    pub(super) fn executions(&self) -> std::ops::Range<usize> {
+        self.controls + self.hops..self.nodes.len()
+    }
+
+    /// A connection to a node's control socket.
+    pub(super) async fn client(&self, node: usize) -> io::Result<Client> {
+        let socket = self.nodes[node].borrow().socket();
+        Client::connect(&socket).await
+    }
+
+    pub(super) fn boot(&self, node: usize) {
+        self.nodes[node].borrow_mut().boot(&self.log);
+    }
+
+    /// Releases units of which no client was told, as an operator would who looks at what is there.
+    async fn release_unheard(&self) {
+        for node in 0..self.nodes.len() {
+            let Ok(mut client) = self.client(node).await else { continue };
+            let Ok(units) = client.ask_json("work list").await else { continue };
+            for unit in units.as_object().into_iter().flatten().map(|(unit, _)| unit) {
+                if let Ok(answer) = client.ask(&format!("work release {unit}")).await {
+                    self.history.fault(format!("unheard of: {answer}"));
+                }
+            }
+        }
+    }
+
+    /// All jobs are released: their units are gone from every node.
+    async fn nothing_is_left(&self) {
+        let deadline = Instant::now() + HEALED;
+        loop {
+            let left: Vec<String> = self.nodes.iter().flat_map(|node| units_in(&node.borrow())).collect();
+            if left.is_empty() {
+                return;
+            }
+            if Instant::now() > deadline {
+                return self.miss(format!("units are left: {left:?}"));
+            }
+            self.history.fault(format!("left: {left:?}"));
+            self.release_unheard().await;
+            sleep(Duration::from_secs(10)).await;
+        }
+    }
+}
+
+/// What is in the directory of a node's units that is theirs.
+fn units_in(node: &Node) -> Vec<String> {
+    let found = std::fs::read_dir(node.units()).into_iter().flatten().flatten();
+    let mut names: Vec<String> = found.map(|one| one.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| !name.starts_with('.') || name.starts_with(".trash") || name.starts_with(".release"));
+    names.sort();
+    names.into_iter().map(|name| format!("{} {name}", node.name)).collect()
+}
+
+/// For a note of a state.
+pub(super) fn seen(tag: &str, unit: &str, status: &serde_json::Value) -> Note {
+    Note::Seen {
+        tag: tag.to_owned(),
+        unit: unit.to_owned(),
+        state: status["State"].as_u64().unwrap_or(99),
+        detail: status["Detail"].as_str().unwrap_or_default().to_owned(),
+        size: status["StdoutSize"].as_u64().unwrap_or(0),
+    }
+}
