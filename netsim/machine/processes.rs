@@ -356,14 +356,3 @@ pub(crate) unsafe fn opened(path: *const c_char) -> Option<c_int> {
         Err(errno) => sys::fail(errno) as c_int,
     })
 }
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
-    match unsafe { opened(path) } {
-        Some(fd) => fd,
-        None => {
-            let args = [libc::AT_FDCWD as usize, path as usize, flags as usize, mode as usize, 0, 0];
-            unsafe { sys::call(libc::SYS_openat, args) as c_int }
-        }
-    }
-}

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::disk::Disk;
+use crate::disk::{Disk, Disks};
 use crate::processes::Processes;
 use crate::sockets::Sockets;
 use crate::threads::{self, Threads};
@@ -28,6 +28,7 @@ pub(crate) struct Machine {
     pub(crate) clock: Clock,
     pub(crate) threads: Threads,
     pub(crate) hosts: BTreeMap<Host, HostState>,
+    pub(crate) disks: Disks,
     pub(crate) sockets: Sockets,
     pub(crate) processes: Processes,
 }
@@ -39,6 +40,8 @@ pub(crate) struct HostState {
     /// What its wall clock is ahead of the world's, in nanoseconds.
     pub(crate) clock_ahead: i64,
     pub(crate) disk: Disk,
+    /// Nothing that its threads do has an effect.
+    pub(crate) off: bool,
 }
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -90,6 +93,7 @@ pub fn run<T>(seed: u64, simulation: impl FnOnce() -> T) -> T {
         clock: Clock::new(),
         threads: Threads::new(),
         hosts,
+        disks: Disks::default(),
         sockets: Sockets::default(),
         processes: Processes::default(),
     });

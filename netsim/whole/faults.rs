@@ -17,7 +17,7 @@ const SPANS: [u64; 8] = [0, 20, 100, 400, 1500, 5000, 20_000, 90_000];
 pub(super) enum Fault {
     /// The daemon is killed; its jobs go on.
     Kill(usize),
-    /// The machine stops, with all that runs on it.
+    /// The machine loses its power, with all that runs on it and is not flushed.
     Reset(usize),
     /// The daemon stands still, its jobs do not.
     Pause(usize),
@@ -116,11 +116,8 @@ impl Fault {
     async fn act(&self, world: &World, span: Duration) {
         match *self {
             Self::Kill(node) | Self::Reset(node) => {
-                // Taken out, as a node that is being killed is looked at meanwhile.
-                let crash = world.nodes[node].borrow_mut().begin_crash();
-                if matches!(self, Self::Reset(_)) {
-                    machine::kill_all(jobs_of(host(node)));
-                }
+                let loses_power = matches!(self, Self::Reset(_));
+                let crash = world.nodes[node].borrow_mut().begin_crash(loses_power);
                 if let Some(crash) = crash {
                     crash.finish().await;
                 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::runner::jobs_of;
 use meshd_machine::{self as machine, Host};
 use tokio::sync::oneshot;
 
@@ -62,9 +63,9 @@ struct Process {
     gone: oneshot::Receiver<()>,
 }
 
-/// A process that was killed.
+/// A process that was killed, perhaps with all others of its machine.
 pub(super) struct Crash {
-    host: Host,
+    hosts: Vec<Host>,
     process: Process,
 }
 
@@ -75,9 +76,13 @@ impl Crash {
         drop(crash);
         let _ended = gone.await;
         thread.join().unwrap();
-        while machine::threads_of(self.host) > 0 {
+        while self.hosts.iter().any(|host| machine::threads_of(*host) > 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        if let [host, _jobs] = *self.hosts {
+            machine::lose_unflushed(host);
+        }
+        machine::switch_on(&self.hosts);
     }
 }
 
@@ -90,6 +95,7 @@ impl Node {
             files.display()
         );
         std::fs::write(files.join("meshd.yml"), text).unwrap();
+        machine::mount(host, &files);
         Self { host, name: name.to_owned(), files, process: None }
     }
 
@@ -118,10 +124,16 @@ impl Node {
         self.process = Some(Process { thread, crash, gone });
     }
 
-    /// The process is killed. What it held is free once the rest is awaited.
-    pub(super) fn begin_crash(&mut self) -> Option<Crash> {
+    /// The process is killed, or the whole machine, if that loses its power. What it held is free once the rest is awaited.
+    pub(super) fn begin_crash(&mut self, loses_power: bool) -> Option<Crash> {
         let process = self.process.take()?;
-        Some(Crash { host: self.host, process })
+        let jobs = jobs_of(self.host);
+        let hosts = if loses_power { vec![self.host, jobs] } else { vec![self.host] };
+        machine::switch_off(&hosts);
+        if loses_power {
+            machine::kill_all(jobs);
+        }
+        Some(Crash { hosts, process })
     }
 
     pub(super) fn socket(&self) -> PathBuf {

@@ -144,7 +144,7 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     let mut missed = world.missed.borrow().clone();
     missed.extend(check::check(&history.notes(), &jobs));
     for node in &world.nodes {
-        let crash = node.borrow_mut().begin_crash();
+        let crash = node.borrow_mut().begin_crash(false);
         if let Some(crash) = crash {
             crash.finish().await;
         }

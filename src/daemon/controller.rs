@@ -1,6 +1,5 @@
 //! The controller of a control node, wired to the node: what it sees of the mesh, and what the control socket asks of it.
 
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use crate::controller::service::{self, Setup, default_store, store_options};
 use crate::controller::store::{Error, Options};
 use crate::counters::ControllerCounters;
 use crate::node::NodeHandle;
+use crate::os::directories;
 use crate::os::house::House;
 use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
@@ -140,8 +140,7 @@ fn setup(
 ) -> Result<Setup, Error> {
     let store = store_options(&options, directory.path())?;
     let path = directory.path().join(DIRECTORY);
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-    made.map_err(|source| Error::File { path, source })?;
+    directories::make(&path).map_err(|source| Error::File { path, source })?;
     let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
     let node = InstanceName::from(node.as_str());
     let default_store = default_store(directory.path());

@@ -17,6 +17,7 @@ pub(crate) mod back_off;
 pub(crate) mod boot;
 pub(crate) mod container;
 pub(crate) mod coop;
+pub(crate) mod directories;
 pub(crate) mod ending;
 pub(crate) mod first_process;
 pub(crate) mod house;

@@ -1,9 +1,9 @@
 //! The directory of one node within a data directory: made or checked so that it is under nobody else's control, and held
 //! by one daemon at a time. Knows nothing of the units in it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::disk::open_file;
-use crate::os::container;
+use crate::os::{container, directories};
 use crate::wire::NodeId;
 use crate::work::OpenError;
 
@@ -155,14 +155,8 @@ fn is_empty(directory: &Path) -> bool {
 /// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
 fn own_directory(path: &Path) -> Result<(), OpenError> {
     let fail = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
-    let found = match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
-            fs::symlink_metadata(path).map_err(fail("look at"))?
-        }
-        found => found.map_err(fail("look at"))?,
-    };
-    check_ours(path, &found)
+    directories::make(path).map_err(fail("make"))?;
+    check_ours(path, &fs::symlink_metadata(path).map_err(fail("look at"))?)
 }
 
 /// Checks that what is at a path is a directory that nobody else may change.
