@@ -1,6 +1,6 @@
 //! What must be true of any history. It knows nothing of the nodes but what was seen of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::history::{Note, Text};
@@ -16,11 +16,15 @@ pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
             notes.push((*at, note));
         }
     }
+    let struck = struck(notes);
     for job in jobs {
         let notes = &of_job[job.tag.as_str()];
+        missed
+            .extend(check_cause(job, notes, &struck).into_iter().map(|what| format!("{}: {what}", job.tag)));
         missed.extend(check_job(job, notes).into_iter().map(|what| format!("{}: {what}", job.tag)));
     }
     missed.extend(check_words(jobs, &of_job));
+    missed.extend(jobs.iter().filter_map(|job| Some(format!("{}: {}", job.tag, check_need(job, &of_job)?))));
     missed
 }
 
@@ -37,6 +41,49 @@ fn tag_of(note: &Note) -> Option<&str> {
         | Note::Released { tag, .. } => Some(tag),
         Note::Fault { .. } => None,
     }
+}
+
+/// The nodes whose processes were ended by a fault.
+fn struck(notes: &[(Duration, Note)]) -> BTreeSet<&str> {
+    let texts = notes.iter().filter_map(|(_, note)| match note {
+        Note::Fault { text } => Some(text.as_str()),
+        _ => None,
+    });
+    texts
+        .filter_map(|text| {
+            let rest = ["kill the jobs of ", "kill ", "reset ", "fill "]
+                .iter()
+                .find_map(|word| text.strip_prefix(word))?;
+            rest.split(' ').next()
+        })
+        .collect()
+}
+
+/// A job does not fail by itself: something has ended its process, or the node that had it.
+fn check_cause(job: &Job, notes: &[(Duration, &Note)], struck: &BTreeSet<&str>) -> Option<String> {
+    let last = notes.iter().rev().find_map(|(_, note)| match note {
+        Note::Seen { state, detail, .. } => Some((*state, detail)),
+        _ => None,
+    });
+    let Some((3, detail)) = last else { return None };
+    let is_struck = match &job.kind {
+        Kind::Plain { on } => struck.contains(on.as_str()) || struck.contains(job.submitted_by()),
+        Kind::Placed(_) => job.fails() || !struck.is_empty() || row_of(notes).is_none_or(has_lost),
+    };
+    (!is_struck).then(|| format!("it failed without a cause: {detail}"))
+}
+
+/// Needs are met before a job runs.
+fn check_need(job: &Job, of_job: &BTreeMap<&str, Vec<(Duration, &Note)>>) -> Option<String> {
+    let Kind::Placed(placed) = &job.kind else { return None };
+    let need = placed.need()?;
+    let first = runs_of(&of_job[job.tag.as_str()]).into_iter().map(|run| run.from).min()?;
+    let done = runs_of(&of_job[need.tag.as_str()]).into_iter().filter_map(|run| run.to).min();
+    let needed = row_of(&of_job[need.tag.as_str()])?;
+    if needed["state"] != "successful" {
+        return Some(format!("it ran, and {}, which it needs, is {}", need.tag, needed["state"]));
+    }
+    done.is_none_or(|done| done > first).then(|| format!("it ran before {} had ended", need.tag))
 }
 
 /// A process of a job.
@@ -166,6 +213,11 @@ fn check_job(job: &Job, notes: &[(Duration, &Note)]) -> Vec<String> {
                         missed.push(format!("it succeeded, and no run of it had come to its end: {runs:?}"));
                     }
                 }
+                let is_open = |run: &&Run| run.from < *at && run.to.is_none_or(|to| to > *at);
+                if let (2.., Kind::Plain { .. }, Some(open)) = (*state, &job.kind, runs.iter().find(is_open))
+                {
+                    missed.push(format!("its end {now:?} was seen at {at:?} while it ran: {open:?}"));
+                }
                 last = Some(now);
             }
             Note::Cancelled { .. } => cancelled = cancelled.or(Some(*at)),
@@ -207,8 +259,9 @@ fn check_text(
             Some(format!("it succeeded, and its reader got {} bytes that are no run's", text.len()))
         }
         (Kind::Placed(_), 2) if !runs.iter().any(|run| ends_with(text, job, run, is_lost)) => Some(format!(
-            "it succeeded, and its reader got {} bytes that do not end with a run's",
-            text.len()
+            "it succeeded, and its reader got {} bytes that do not end with a run's: {:?} of {runs:?}",
+            text.len(),
+            String::from_utf8_lossy(&text[text.len().saturating_sub(200)..])
         )),
         (Kind::Plain { .. }, _) if !text.is_empty() => {
             let is_begin = runs.iter().any(|run| job.output(run.pid).starts_with(text));
@@ -218,9 +271,16 @@ fn check_text(
     }
 }
 
+/// What a controller adds to the output of an attempt that came to no end.
+const ADDED: &[u8] = b"{\"eof\": true}\n";
+
 /// Whether a text ends with all that this run wrote, or of one that was killed or given up with what tells how it ended.
 fn ends_with(text: &[u8], job: &Job, run: &Run, is_lost: bool) -> bool {
     let whole = job.output(run.pid);
-    let enough = if run.whole && !is_lost { whole.len() } else { job.verdict(run.pid) };
-    (enough..=whole.len()).any(|length| text.ends_with(&whole[..length]))
+    if text.ends_with(&whole) {
+        return true;
+    }
+    let text = text.strip_suffix(ADDED).unwrap_or(text);
+    let is_cut = !run.whole || is_lost;
+    is_cut && (job.verdict(run.pid)..whole.len()).any(|length| text.ends_with(&whole[..length]))
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use meshd_machine as machine;
+use meshd_machine::{self as machine, Disk};
 use tokio::time::sleep;
 
 use super::runner::jobs_of;
@@ -31,6 +31,10 @@ pub(super) enum Fault {
     Slow(usize, usize, Duration),
     /// The wall clock is wrong by so many seconds.
     Clock(usize, i64),
+    /// There is no room on the disk.
+    Fill(usize),
+    /// The configuration changes, and is read again.
+    Reload(usize),
     /// A job's runner is killed.
     KillJobs(usize),
 }
@@ -44,7 +48,7 @@ impl Fault {
     pub(super) fn choose(world: &World) -> Option<Self> {
         let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
         let (one, other) = world.choose(&world.links)?;
-        let fault = match world.choose(&(0..16).collect::<Vec<_>>())? {
+        let fault = match world.choose(&(0..19).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),
@@ -55,7 +59,9 @@ impl Fault {
             11 => Self::Silence(other, one, false),
             12 => Self::Slow(one, other, world.millis(20..3000)),
             13 => Self::Clock(node, world.choose(&[-86_400, -3600, -5, 5, 3600, 86_400])?),
-            _ => Self::KillJobs(node),
+            14..16 => Self::KillJobs(node),
+            16..18 => Self::Fill(node),
+            _ => Self::Reload(node),
         };
         fault.is_free(world).then_some(fault)
     }
@@ -66,6 +72,8 @@ impl Fault {
             | Self::Reset(node)
             | Self::Pause(node)
             | Self::Freeze(node)
+            | Self::Fill(node)
+            | Self::Reload(node)
             | Self::Clock(node, _) => Some(*node),
             _ => None,
         }
@@ -109,6 +117,8 @@ impl Fault {
             Self::Silence(one, other, false) => format!("silence from {} to {}", name(one), name(other)),
             Self::Slow(one, other, delay) => format!("{} and {} {delay:?} apart", name(one), name(other)),
             Self::Clock(node, seconds) => format!("clock of {} ahead by {seconds} s", name(node)),
+            Self::Fill(node) => format!("fill {}", name(node)),
+            Self::Reload(node) => format!("reload {}", name(node)),
             Self::KillJobs(node) => format!("kill the jobs of {}", name(node)),
         }
     }
@@ -153,6 +163,16 @@ impl Fault {
                 machine::set_clock(host(node), ahead, behind);
                 sleep(span).await;
                 machine::set_clock(host(node), Duration::ZERO, Duration::ZERO);
+            }
+            Self::Fill(node) => {
+                machine::set_disk(host(node), Disk { full: true, ..Disk::default() });
+                sleep(span).await;
+                machine::set_disk(host(node), Disk::default());
+            }
+            Self::Reload(node) => {
+                world.nodes[node].borrow().change_configuration(true);
+                sleep(span).await;
+                world.nodes[node].borrow().change_configuration(false);
             }
             Self::KillJobs(node) => machine::kill_all(jobs_of(host(node))),
         }

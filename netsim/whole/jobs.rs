@@ -39,6 +39,15 @@ pub(super) struct Placed {
     forks: u64,
     /// What has to succeed before it, if anything.
     need: Option<Box<Job>>,
+    /// Its controller was told of that.
+    is_told: Rc<Cell<bool>>,
+}
+
+impl Placed {
+    /// What has to succeed before it, if its controller knows.
+    pub(super) fn need(&self) -> Option<&Job> {
+        self.need.as_deref().filter(|_| self.is_told.get())
+    }
 }
 
 /// What a job is to do, and how far it has come.
@@ -48,6 +57,7 @@ pub(super) struct Job {
     pub(super) kind: Kind,
     /// The node whose control socket has it.
     by: usize,
+    submitted_by: String,
     fails: bool,
     /// Its number, once a controller has given it one.
     number: Rc<Cell<Option<i64>>>,
@@ -80,13 +90,25 @@ impl Job {
             let unconfirmed = retries > 0 && world.chance(0.3);
             let (priority, forks) =
                 (world.choose(&[0, 0, 0, 5, -5]).unwrap(), world.choose(&[0, 1, 5]).unwrap());
-            (by, Kind::Placed(Placed { words, retries, unconfirmed, priority, forks, need }))
+            (
+                by,
+                Kind::Placed(Placed {
+                    words,
+                    retries,
+                    unconfirmed,
+                    priority,
+                    forks,
+                    need,
+                    is_told: Rc::default(),
+                }),
+            )
         };
         Self {
             tag: format!("j{number}"),
             fails: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
             kind,
             by,
+            submitted_by: world.names[by].clone(),
             number: Rc::default(),
             lines: world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(),
             millis: world.choose(&[0, 10, 300, 3000, 30_000, 120_000]).unwrap(),
@@ -94,6 +116,16 @@ impl Job {
             cancel: world.chance(0.2).then(|| world.millis(0..20_000)),
             stands: Rc::new(RefCell::new("not submitted".to_owned())),
         }
+    }
+
+    /// The node whose control socket has it.
+    pub(super) fn submitted_by(&self) -> &str {
+        &self.submitted_by
+    }
+
+    /// Its playbook fails.
+    pub(super) fn fails(&self) -> bool {
+        self.fails
     }
 
     fn status(&self) -> &'static str {
@@ -118,6 +150,7 @@ impl Job {
         }
         if let Some(number) = placed.need.as_ref().and_then(|need| need.number.get()) {
             header["depends_on"] = json!([number]);
+            placed.is_told.set(true);
         }
         let mut request = request(&world.names[self.by], "controller");
         request["header"] = header.to_string().into();

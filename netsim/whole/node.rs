@@ -54,6 +54,7 @@ pub(super) struct Node {
     pub(super) host: Host,
     pub(super) name: String,
     files: PathBuf,
+    configuration: String,
     process: Option<Process>,
 }
 
@@ -94,9 +95,9 @@ impl Node {
             "- node: {{id: {name}, datadir: '{0}/data'}}\n- control-service: {{service: control, filename: '{0}/sock'}}\n{config}",
             files.display()
         );
-        std::fs::write(files.join("meshd.yml"), text).unwrap();
+        std::fs::write(files.join("meshd.yml"), &text).unwrap();
         machine::mount(host, &files);
-        Self { host, name: name.to_owned(), files, process: None }
+        Self { host, name: name.to_owned(), files, configuration: text, process: None }
     }
 
     pub(super) fn boot(&mut self, log: &Log) {
@@ -134,6 +135,16 @@ impl Node {
             machine::kill_all(jobs);
         }
         Some(Crash { hosts, process })
+    }
+
+    /// Gives it one work type more, or takes that away again, as an operator does who edits the file.
+    pub(super) fn change_configuration(&self, more: bool) {
+        let more = if more { "- work-command: {worktype: another, command: cat}\n" } else { "" };
+        let draft = self.files.join("draft");
+        std::fs::write(&draft, format!("{}{more}", self.configuration)).unwrap();
+        std::fs::File::open(&draft).unwrap().sync_all().unwrap();
+        std::fs::rename(draft, self.files.join("meshd.yml")).unwrap();
+        std::fs::File::open(&self.files).unwrap().sync_all().unwrap();
     }
 
     pub(super) fn socket(&self) -> PathBuf {
