@@ -13,9 +13,9 @@ use meshd_machine as machine;
 pub(super) enum Note {
     /// A process of a job has started, for a unit of this name.
     Started { tag: String, node: String, unit: String, pid: u32 },
-    /// It has come to its end by itself, or by a signal that it took.
+    /// It has written all that it had to, and ended.
     Ended { tag: String, pid: u32 },
-    /// It was killed.
+    /// It was killed, or told to end, or could not write.
     Killed { tag: String, pid: u32 },
     /// A client's submission was answered.
     Accepted { tag: String, by: String, unit: String },

@@ -255,6 +255,8 @@ async fn submit(world: &World, job: &Job) -> Option<String> {
             // Whether it was accepted is not known: it is not submitted again under this name.
             Err(error) if is_refused(&error) => sleep(world.millis(500..2000)).await,
             Err(error) => {
+                // Its directory has another name in each run.
+                let error = error.to_string().replace(&world.place, "");
                 world.history.fault(format!("{} is not acknowledged: {error}", job.tag));
                 return None;
             }

@@ -109,13 +109,14 @@ impl Runner {
         drop(daemon);
         let tag = command.tag.clone();
         let end = command.run(process, &dir, &status);
-        if let (Some(tag), End::Exit(_) | End::Asked) = (&tag, &end) {
-            history.note(Note::Ended { tag: tag.clone(), pid: process.pid });
+        if let Some(tag) = tag {
+            history.note(match end {
+                End::Exit(0) => Note::Ended { tag, pid: process.pid },
+                End::Exit(_) | End::Asked | End::Killed => Note::Killed { tag, pid: process.pid },
+            });
         }
-        match (end, tag) {
-            (End::Killed, Some(tag)) => history.note(Note::Killed { tag, pid: process.pid }),
-            (End::Killed, None) => {}
-            (end, _) => leave_end(process, &dir, status, &end, &has_spawner),
+        if !matches!(end, End::Killed) {
+            leave_end(process, &dir, status, &end, &has_spawner);
         }
         process.end(0);
     }

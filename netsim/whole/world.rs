@@ -51,7 +51,7 @@ impl Plan {
             hops: rng.random_range(1..=3),
             executions,
             jobs: rng.random_range(5..=40),
-            faults: 60,
+            faults: 100,
             without: BTreeSet::new(),
             notes: false,
         }
@@ -87,6 +87,8 @@ pub(super) struct World {
     /// Which nodes are busy with a fault that does not go with another one.
     pub(super) busy: RefCell<BTreeSet<usize>>,
     pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
+    /// Where all files are.
+    pub(super) place: String,
     log: Log,
 }
 
@@ -121,7 +123,7 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     let mut heals = Vec::new();
     let mut count = 0;
     for number in 0..plan.faults {
-        let pause = world.millis(0..4000);
+        let pause = world.millis(0..2400);
         sleep(pause).await;
         let fault = Fault::choose(&world);
         let span = faults::span(&world);
@@ -214,6 +216,7 @@ impl World {
             missed: RefCell::default(),
             busy: RefCell::default(),
             busy_links: RefCell::default(),
+            place: place.path().display().to_string(),
             log: log.clone(),
         }
     }
