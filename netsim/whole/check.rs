@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde_json::Value;
+
 use super::history::{Note, Text};
 use super::jobs::{Job, Kind};
 
@@ -39,24 +42,19 @@ fn tag_of(note: &Note) -> Option<&str> {
         | Note::Read { tag, .. }
         | Note::Row { tag, .. }
         | Note::Released { tag, .. } => Some(tag),
-        Note::Fault { .. } => None,
+        Note::Struck { .. } | Note::Told { .. } => None,
     }
 }
 
 /// The nodes whose processes were ended by a fault.
 fn struck(notes: &[(Duration, Note)]) -> BTreeSet<&str> {
-    let texts = notes.iter().filter_map(|(_, note)| match note {
-        Note::Fault { text } => Some(text.as_str()),
-        _ => None,
-    });
-    texts
-        .filter_map(|text| {
-            let rest = ["kill the jobs of ", "kill ", "reset ", "fill "]
-                .iter()
-                .find_map(|word| text.strip_prefix(word))?;
-            rest.split(' ').next()
-        })
-        .collect()
+    let mut struck = BTreeSet::new();
+    for (_, note) in notes {
+        if let Note::Struck { node } = note {
+            struck.insert(node.as_str());
+        }
+    }
+    struck
 }
 
 /// A job does not fail by itself: something has ended its process, or the node that had it.
@@ -120,16 +118,16 @@ fn overlap(one: &Run, other: &Run) -> bool {
 }
 
 /// The row of a job, if its controller was asked for it.
-fn row_of<'a>(notes: &[(Duration, &'a Note)]) -> Option<&'a serde_json::Value> {
+fn row_of<'a>(notes: &[(Duration, &'a Note)]) -> Option<&'a Value> {
     notes.iter().find_map(|(_, note)| if let Note::Row { row, .. } = note { Some(row) } else { None })
 }
 
 /// Whether an attempt of it was given up while it may have run: what it kept from others is free then.
-fn has_lost(row: &serde_json::Value) -> bool {
-    let finished = row["finished"].as_str();
+fn has_lost(row: &Value) -> bool {
+    let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let finished = time(&row["finished"]);
     row["attempts"].as_array().into_iter().flatten().any(|attempt| {
-        attempt["outcome"] == "lost"
-            || attempt["ended"].as_str().is_none_or(|ended| finished.is_none_or(|it| ended > it))
+        attempt["outcome"] == "lost" || time(&attempt["ended"]).is_none_or(|ended| Some(ended) > finished)
     })
 }
 
@@ -263,9 +261,8 @@ fn check_text(
             Some(format!("it succeeded, and its reader got {} bytes that are no run's", text.len()))
         }
         (Kind::Placed(_), 2) if !runs.iter().any(|run| ends_with(text, job, run, is_lost)) => Some(format!(
-            "it succeeded, and its reader got {} bytes that do not end with a run's: {:?} of {runs:?}",
-            text.len(),
-            String::from_utf8_lossy(&text[text.len().saturating_sub(200)..])
+            "it succeeded, and its reader got {} bytes that do not end with a run's",
+            text.len()
         )),
         (Kind::Plain { .. }, _) if !text.is_empty() => {
             let is_begin = runs.iter().any(|run| job.output(run.pid).starts_with(text));

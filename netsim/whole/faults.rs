@@ -6,6 +6,7 @@ use std::time::Duration;
 use meshd_machine::{self as machine, Disk};
 use tokio::time::sleep;
 
+use super::history::Note;
 use super::runner::jobs_of;
 use super::wire::Way;
 use super::world::{World, host};
@@ -98,9 +99,12 @@ impl Fault {
         let (node, link) = (self.node(), self.link());
         node.map(|node| world.busy.borrow_mut().insert(node));
         link.map(|link| world.busy_links.borrow_mut().insert(link));
-        world.history.fault(format!("{} for {span:?}", self.words(&world)));
+        world.history.tell(format!("{} for {span:?}", self.words(&world)));
+        if let Self::Kill(node) | Self::Reset(node) | Self::KillJobs(node) | Self::Fill(node) = self {
+            world.history.note(Note::Struck { node: world.names[node].clone() });
+        }
         self.act(&world, span).await;
-        world.history.fault(format!("over: {}", self.words(&world)));
+        world.history.tell(format!("over: {}", self.words(&world)));
         node.map(|node| world.busy.borrow_mut().remove(&node));
         link.map(|link| world.busy_links.borrow_mut().remove(&link));
     }

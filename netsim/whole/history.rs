@@ -29,8 +29,10 @@ pub(super) enum Note {
     Row { tag: String, row: serde_json::Value },
     /// A unit was released.
     Released { tag: String, unit: String },
-    /// A fault began or ended.
-    Fault { text: String },
+    /// A fault has ended processes of this node, or kept them from writing.
+    Struck { node: String },
+    /// Anything else that helps to understand a run.
+    Told { text: String },
 }
 
 /// Notes with their times. Clones are the same.
@@ -53,8 +55,8 @@ impl History {
         self.notes.lock().unwrap().push((machine::now(), note));
     }
 
-    pub(super) fn fault(&self, text: impl Into<String>) {
-        self.note(Note::Fault { text: text.into() });
+    pub(super) fn tell(&self, text: impl Into<String>) {
+        self.note(Note::Told { text: text.into() });
     }
 
     pub(super) fn notes(&self) -> Vec<(Duration, Note)> {

@@ -257,7 +257,7 @@ async fn submit(world: &World, job: &Job) -> Option<String> {
             Err(error) => {
                 // Its directory has another name in each run.
                 let error = error.to_string().replace(&world.place, "");
-                world.history.fault(format!("{} is not acknowledged: {error}", job.tag));
+                world.history.tell(format!("{} is not acknowledged: {error}", job.tag));
                 return None;
             }
         }
@@ -335,7 +335,7 @@ async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
         };
         match answered {
             Ok(answer) => {
-                world.history.fault(format!("cancel of {} answered: {answer}", job.tag));
+                world.history.tell(format!("cancel of {} answered: {answer}", job.tag));
                 if answer.get("cancelled").is_some() {
                     world.history.note(Note::Cancelled { tag: job.tag.clone() });
                 }

@@ -24,6 +24,8 @@ pub(super) fn jobs_of(host: Host) -> Host {
     Host(host.0 + 10_000)
 }
 
+/// What no process is told of.
+const KILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
 /// How long a command runs before its status says so.
 const SHORT: Duration = Duration::from_millis(20);
 /// Longest message.
@@ -58,7 +60,6 @@ fn spawner(start: Start, history: &History) {
             Ok((length, _)) => {
                 let job: Value = serde_json::from_slice(&message[..length]).unwrap();
                 let runner = Runner {
-                    host: start.host,
                     process: machine::begin(jobs_of(start.host)),
                     dir: PathBuf::from(job["dir"].as_str().unwrap()),
                     daemon: daemon.clone(),
@@ -75,7 +76,6 @@ fn spawner(start: Start, history: &History) {
 }
 
 struct Runner {
-    host: Host,
     process: Process,
     dir: PathBuf,
     daemon: Arc<OwnedFd>,
@@ -155,7 +155,6 @@ impl Runner {
         if let Some(tag) = &command.tag {
             let unit = self.dir.file_name().unwrap().to_string_lossy().into_owned();
             let node = self.dir.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-            let _host = self.host;
             self.history.note(Note::Started { tag: tag.clone(), node, unit, pid: self.process.pid });
         }
         Ok((status, command))
@@ -183,7 +182,7 @@ fn leave_end(process: Process, dir: &Path, mut status: Value, end: &End, has_spa
     }
     // A full disk heals; a directory that is gone was released.
     while replace(dir, &line).is_err() && dir.is_dir() {
-        if process.signal(Duration::from_secs(1)) == Some(libc_signal::KILL) {
+        if process.signal(Duration::from_secs(1)) == Some(KILL) {
             return;
         }
     }
@@ -200,10 +199,6 @@ fn replace(dir: &Path, text: &str) -> io::Result<()> {
     write(&draft, text)?.sync_all()?;
     fs::rename(draft, dir.join("status"))?;
     fs::File::open(dir)?.sync_all()
-}
-
-mod libc_signal {
-    pub(super) const KILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
 }
 
 /// What a unit runs.
@@ -276,7 +271,7 @@ impl Command {
 /// Waits so long for a signal.
 fn ended_by(process: Process, limit: Duration) -> Option<End> {
     let signal = process.signal(limit)?;
-    Some(if signal == libc_signal::KILL { End::Killed } else { End::Asked })
+    Some(if signal == KILL { End::Killed } else { End::Asked })
 }
 
 /// The pieces that follow the one that tells how the playbook ended.

@@ -98,7 +98,7 @@ pub(super) fn some(seeds: Option<&str>) -> ExitCode {
     let begun = Instant::now();
     let twice = seeds.start..seeds.start + TWICE;
     let counts = Counts::default();
-    let failures = side_by_side(seeds.clone(), &counts, |seed| {
+    let failures = side_by_side(seeds.clone(), |seed| {
         let said = child(&Plan::of(seed));
         if twice.contains(&seed) && child(&Plan::of(seed)).word != said.word {
             return Err(format!("seed {seed} gives two histories: {:?}", said.word));
@@ -125,7 +125,7 @@ pub(super) fn forever(from: Option<&str>) -> ExitCode {
     let from = from.map_or(1000, |from| from.parse().expect("a number"));
     let counts = Counts::default();
     let begun = Instant::now();
-    let _never = side_by_side(from..u64::MAX, &counts, |seed| {
+    let _never = side_by_side(from..u64::MAX, |seed| {
         let said = child(&Plan::of(seed));
         counts.add(&said);
         if seed % 20 == 0 {
@@ -163,11 +163,7 @@ impl Counts {
 }
 
 /// Runs all seeds, one on each processor at a time. Returns what failed.
-fn side_by_side(
-    seeds: std::ops::Range<u64>,
-    _counts: &Counts,
-    run: impl Fn(u64) -> Result<(), String> + Sync,
-) -> Vec<String> {
+fn side_by_side(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> Result<(), String> + Sync) -> Vec<String> {
     let (next, failures) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {

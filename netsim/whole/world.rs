@@ -222,7 +222,7 @@ impl World {
     }
 
     pub(super) fn miss(&self, what: String) {
-        self.history.fault(format!("MISSED {what}"));
+        self.history.tell(format!("MISSED {what}"));
         self.missed.borrow_mut().push(what);
     }
 
@@ -259,7 +259,7 @@ impl World {
             let Ok(units) = client.ask_json("work list").await else { continue };
             for unit in units.as_object().into_iter().flatten().map(|(unit, _)| unit) {
                 if let Ok(answer) = client.ask(&format!("work release {unit}")).await {
-                    self.history.fault(format!("unheard of: {answer}"));
+                    self.history.tell(format!("unheard of: {answer}"));
                 }
             }
         }
@@ -276,7 +276,7 @@ impl World {
             if Instant::now() > deadline {
                 return self.miss(format!("units are left: {left:?}"));
             }
-            self.history.fault(format!("left: {left:?}"));
+            self.history.tell(format!("left: {left:?}"));
             self.release_unheard().await;
             sleep(Duration::from_secs(10)).await;
         }

@@ -1,0 +1,31 @@
+//! The command line: one run, some, or runs without end.
+
+mod check;
+mod client;
+mod faults;
+mod history;
+mod jobs;
+mod node;
+mod runner;
+mod runs;
+mod wire;
+mod world;
+
+use std::process::ExitCode;
+
+/// Does what the command line asks for.
+pub(crate) fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.get(at + 1).map(String::as_str)
+    };
+    match value("--one") {
+        Some(seed) => {
+            runs::one(&runs::plan(seed, value, args.iter().any(|arg| arg == "--notes")), value("--log"))
+        }
+        None if args.iter().any(|arg| arg == "--forever") => runs::forever(value("--from")),
+        // The harness of cargo's other tests knows more options; here they change nothing.
+        None => runs::some(value("--seeds")),
+    }
+}
