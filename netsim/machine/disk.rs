@@ -319,13 +319,13 @@ unsafe fn open_at(dir: c_int, name: *const c_char, flags: c_int, mode: mode_t) -
     }
     let path = path_of(dir, name);
     let is_there = path.as_ref().is_some_and(|path| fs::symlink_metadata(path).is_ok());
-    if flags & libc::O_TRUNC != 0 && is_there {
-        if let Some(path) = &path
-            && let Ok(file) = File::options().read(true).write(true).open(path)
-            && admit(path, false).is_ok()
-        {
-            overwritten(file.as_raw_fd(), 0, usize::MAX);
-        }
+    if flags & libc::O_TRUNC != 0
+        && is_there
+        && let Some(path) = &path
+        && let Ok(file) = File::options().read(true).write(true).open(path)
+        && admit(path, false).is_ok()
+    {
+        overwritten(file.as_raw_fd(), 0, usize::MAX);
     }
     if flags & libc::O_CREAT == 0 || is_there {
         return act() as c_int;
