@@ -19,7 +19,7 @@ pub(super) struct Place(tempfile::TempDir);
 
 impl Place {
     pub(super) fn new() -> Self {
-        Self(tempfile::tempdir_in("/dev/shm").unwrap())
+        Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
 
     pub(super) fn path(&self) -> &Path {

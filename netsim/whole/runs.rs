@@ -2,7 +2,8 @@
 //! jobs are kept as make it fail.
 
 use std::collections::BTreeSet;
-use std::process::{Command, ExitCode};
+use std::io::{Read as _, Seek as _};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ const SEEDS: std::ops::Range<u64> = 1..29;
 const TWICE: u64 = 2;
 /// How often a failing run is repeated with less.
 const SHRINKS: usize = 60;
+/// No run takes longer, on the busiest machine, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(900);
 /// What a run says at its end.
 const WORD: &str = "OUTCOME ";
 
@@ -83,8 +86,20 @@ fn options(plan: &Plan) -> Vec<String> {
 
 fn child(plan: &Plan) -> Said {
     let own = std::env::current_exe().expect("a path of our own");
-    let run = Command::new(own).args(options(plan)).output().expect("a process");
-    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    let mut output = tempfile::tempfile().expect("a file");
+    let copy = || output.try_clone().expect("a descriptor");
+    let run =
+        Command::new(own).args(options(plan)).stdin(Stdio::null()).stdout(copy()).stderr(copy()).spawn();
+    let (mut run, begun) = (run.expect("a process"), Instant::now());
+    while run.try_wait().expect("a child of ours").is_none() {
+        if begun.elapsed() > LIMIT {
+            run.kill().expect("a child of ours");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut bytes = Vec::new();
+    output.rewind().and_then(|()| output.read_to_end(&mut bytes)).expect("what it has written");
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     let word = text.lines().find_map(|line| line.strip_prefix(WORD)).map(str::to_owned);
     Said { text, word }
 }
