@@ -21,7 +21,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of so many.
+    /// A number below this one.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         (self.next() % count as u64) as usize
     }

@@ -8,8 +8,8 @@
 //! - `threads`: one thread runs at a time, and gives way only where it would wait. Which one is next is chance.
 //! - `time`: stands still while anybody can run, and jumps to the next moment for which somebody waits.
 //! - `chance`: all random numbers come from the seed.
-//! - `sockets`: TCP connections between hosts are carried by whoever the test names, with delay and failures.
-//! - `disk`: files are the real ones, in a directory of the test's; flushes take time, and what was not flushed can get lost.
+//! - `sockets`: the test carries the bytes of TCP connections from one host to another, with delays and failures.
+//! - `files`: files are the real ones, in a directory of the test's; flushes take time. `disk`: what a power loss takes.
 //! - `processes`: what is started is a thread of the test's.
 //!
 //! A host is a number. Threads belong to the host of the thread that starts them; a host can be paused, its clock can be
@@ -22,6 +22,7 @@
 mod chance;
 mod disk;
 mod epoll;
+mod files;
 mod futex;
 mod processes;
 mod sockets;
@@ -32,7 +33,7 @@ mod time;
 
 pub use disk::{Disk, lose_unflushed, mount, set_disk, switch_off, switch_on};
 pub use processes::{Process, Start, begin, kill_all, start_by};
-pub use sockets::{Dial, address_of, carry_by, deliver, host_of, listens};
+pub use sockets::{Dial, address_of, carry_by, deliver, host_of};
 pub use state::{Host, WORLD, now, run};
-pub use threads::{host, on_host, pause, resume, threads_of, turns};
+pub use threads::{host, on_host, pause, resume, threads_of};
 pub use time::set_clock;

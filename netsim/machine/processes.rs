@@ -2,7 +2,7 @@
 //! to wait with and signals to read.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
@@ -22,8 +22,6 @@ const FIRST_PID: u32 = 1 << 23;
 pub struct Start {
     /// The host.
     pub host: Host,
-    /// The program and its arguments.
-    pub arguments: Vec<String>,
     /// Its standard input, if that is not inherited.
     pub stdin: Option<OwnedFd>,
     /// Itself.
@@ -61,7 +59,7 @@ pub(crate) struct Processes {
     descriptors: BTreeMap<c_int, u32>,
 }
 
-/// From now on `starter` is told what hosts start. It is called on the thread that does so.
+/// From now on `starter` is called for each program that a host starts, on the thread that starts it.
 pub fn start_by(starter: impl Fn(Start) + Send + Sync + 'static) {
     with(|machine| machine.processes.starter = Some(Arc::new(starter)));
 }
@@ -79,7 +77,7 @@ pub fn begin(host: Host) -> Process {
     })
 }
 
-/// All processes of a host that have not ended, killed: nobody is told before the host runs again.
+/// Kills all processes of a host. They notice when they run next: on a paused host not before it goes on.
 pub fn kill_all(host: Host) {
     let living: Vec<u32> = with(|machine| {
         let all = machine.processes.all.iter();
@@ -105,11 +103,6 @@ impl Process {
                 (None, false) => drop(threads::block(me, Wait::Signal(u64::from(self.pid)), Some(deadline))),
             }
         }
-    }
-
-    /// Whether it has not ended.
-    pub fn is_alive(&self) -> bool {
-        with(|machine| machine.processes.all.get(&self.pid).is_some_and(|state| state.ended.is_none()))
     }
 
     /// It ends.
@@ -147,7 +140,7 @@ fn send(pid: u32, signal: c_int) {
 }
 
 /// What `/proc/PID/stat` says, if the path is of a pretended process.
-pub(crate) fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
+fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     me()?;
     let pid = path.to_str().ok()?.strip_prefix("/proc/")?.strip_suffix("/stat")?.parse().ok()?;
     if !is_pretended(pid) {
@@ -164,7 +157,7 @@ pub(crate) fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
 }
 
 /// A file with this in it.
-pub(crate) fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
+fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
     let args = [c"machine".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0];
     let made = unsafe { sys::raw(libc::SYS_memfd_create, args) };
     if made < 0 {
@@ -174,6 +167,13 @@ pub(crate) fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
     let written = file.write_all(bytes);
     unsafe { sys::raw(libc::SYS_lseek, [file.as_raw_fd() as usize, 0, 0, 0, 0, 0]) };
     written.map(|()| file.into()).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Another descriptor of the same, if there is one left.
+fn copy_of(fd: c_int) -> Option<OwnedFd> {
+    let args = [fd as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
+    let copy = unsafe { sys::raw(libc::SYS_fcntl, args) };
+    (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy as c_int) })
 }
 
 /// `pidfd_open`, if it is about a pretended process.
@@ -189,12 +189,7 @@ pub(crate) fn open_descriptor(pid: usize) -> Option<isize> {
     if made < 0 {
         return Some(sys::answer(made));
     }
-    let copy =
-        unsafe { sys::raw(libc::SYS_fcntl, [made as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0]) };
-    if copy < 0 {
-        return Some(sys::answer(copy));
-    }
-    let copy = unsafe { OwnedFd::from_raw_fd(copy as c_int) };
+    let Some(copy) = copy_of(made as c_int) else { return Some(sys::fail(libc::EMFILE)) };
     let known = with(|machine| {
         let state = machine.processes.all.get_mut(&pid).filter(|state| state.ended.is_none());
         let known = state.is_some();
@@ -327,24 +322,13 @@ unsafe extern "C" fn posix_spawnp(
         let original: Spawn = unsafe { std::mem::transmute(SPAWN.get()) };
         return unsafe { original(pid, file, actions, attributes, arguments, environment) };
     };
-    let mut words = Vec::new();
-    let mut next = arguments;
-    while let Some(word) = unsafe { (*next).as_ref() } {
-        let word: CString = unsafe { CStr::from_ptr(word) }.into();
-        words.push(word.to_string_lossy().into_owned());
-        next = unsafe { next.add(1) };
-    }
     let stdin = match STDIN.replace(-1) {
         -1 => None,
-        fd => {
-            let args = [fd as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
-            let copy = unsafe { sys::raw(libc::SYS_fcntl, args) };
-            (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy as c_int) })
-        }
+        fd => copy_of(fd),
     };
     let process = begin(host);
     unsafe { *pid = process.pid as pid_t };
-    starter(Start { host, arguments: words, stdin, process });
+    starter(Start { host, stdin, process });
     0
 }
 

@@ -1,7 +1,7 @@
 //! TCP between hosts. A socket that listens or dials becomes a Unix socket under the same descriptor: the kernel moves its
 //! bytes at once, and whoever the test names carries them from one host to another. The address of a host is 10.0.0.N.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::{offset_of, size_of};
@@ -42,8 +42,6 @@ pub(crate) struct Sockets {
     /// Own and other address of those that dialled.
     dialled: BTreeMap<c_int, (SocketAddrV4, SocketAddrV4)>,
     ports: BTreeMap<Host, u16>,
-    /// Where dials are refused although somebody listens, by dialer and listener.
-    refusing: BTreeSet<(Host, Host)>,
 }
 
 impl Sockets {
@@ -72,28 +70,28 @@ pub fn carry_by(carrier: impl Fn(Dial) + Send + Sync + 'static) {
     with(|machine| machine.sockets.carrier = Some(Arc::new(carrier)));
 }
 
-/// Whether somebody listens at this address.
-pub fn listens(at: SocketAddrV4) -> bool {
-    with(|machine| machine.sockets.listening.values().any(|listening| *listening == at))
-}
-
 /// Hands a connection to whoever listens at this address; the end of the carrier, which does not block.
 ///
 /// # Errors
 /// Nobody listens there, or nobody accepts.
 pub fn deliver(from: SocketAddrV4, to: SocketAddrV4) -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let end =
-        owned(unsafe { sys::raw(libc::SYS_socket, [libc::AF_UNIX as usize, flags as usize, 0, 0, 0, 0]) })?;
-    let call = |number, name: &str| {
-        let (name, length) = named(name);
-        check(unsafe {
-            sys::raw(number, [end.as_raw_fd() as usize, &raw const name as usize, length, 0, 0, 0])
-        })
-    };
-    call(libc::SYS_bind, &format!("{}-{from}", end.as_raw_fd()))?;
-    call(libc::SYS_connect, &listener_name(to))?;
+    let end = unix_socket(libc::SOCK_NONBLOCK)?;
+    call_with(libc::SYS_bind, &end, &format!("{}-{from}", end.as_raw_fd()))?;
+    call_with(libc::SYS_connect, &end, &listener_name(to))?;
     Ok(end)
+}
+
+fn unix_socket(flags: c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
+    let made = unsafe { sys::raw(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) };
+    check(made).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+/// Makes a call about a socket and one of our names.
+fn call_with(number: libc::c_long, socket: &OwnedFd, name: &str) -> io::Result<isize> {
+    let (name, length) = named(name);
+    let args = [socket.as_raw_fd() as usize, &raw const name as usize, length, 0, 0, 0];
+    check(unsafe { sys::raw(number, args) })
 }
 
 fn listener_name(at: SocketAddrV4) -> String {
@@ -122,17 +120,12 @@ fn check(result: isize) -> io::Result<isize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result) }
 }
 
-fn owned(result: isize) -> io::Result<OwnedFd> {
-    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
-}
-
 /// An option of a socket that is a number.
 fn option(fd: c_int, option: c_int) -> Option<c_int> {
     let (mut value, mut length) = (0 as c_int, size_of::<c_int>() as socklen_t);
-    let args = [fd as usize, libc::SOL_SOCKET as usize, option as usize];
-    let rest = [&raw mut value as usize, &raw mut length as usize, 0];
-    let found =
-        unsafe { sys::raw(libc::SYS_getsockopt, [args[0], args[1], args[2], rest[0], rest[1], rest[2]]) };
+    let into = [&raw mut value as usize, &raw mut length as usize];
+    let args = [fd as usize, libc::SOL_SOCKET as usize, option as usize, into[0], into[1], 0];
+    let found = unsafe { sys::raw(libc::SYS_getsockopt, args) };
     (found == 0).then_some(value)
 }
 
@@ -169,28 +162,21 @@ fn listen_at(me: u32, fd: c_int, at: SocketAddrV4) -> io::Result<()> {
         let port = if at.port() == 0 { machine.sockets.free_port(host) } else { at.port() };
         SocketAddrV4::new(address_of(host), port)
     });
-    let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let new =
-        owned(unsafe { sys::raw(libc::SYS_socket, [libc::AF_UNIX as usize, flags as usize, 0, 0, 0, 0]) })?;
-    let (name, length) = named(&listener_name(at));
-    check(unsafe {
-        sys::raw(libc::SYS_bind, [new.as_raw_fd() as usize, &raw const name as usize, length, 0, 0, 0])
-    })?;
+    let new = unix_socket(0)?;
+    call_with(libc::SYS_bind, &new, &listener_name(at))?;
     replace(fd, new)?;
     with(|machine| machine.sockets.listening.insert(fd, at));
     Ok(())
 }
 
 fn dial(me: u32, fd: c_int, to: SocketAddrV4) -> io::Result<()> {
-    let (from, local, carrier) = with(|machine| {
+    let (from, local, to, carrier) = with(|machine| {
         let host = machine.threads.host_of(me).unwrap_or(crate::WORLD);
         let to = if to.ip().is_loopback() { SocketAddrV4::new(address_of(host), to.port()) } else { to };
         let listens = machine.sockets.listening.values().any(|listening| *listening == to);
-        let refused = machine.sockets.refusing.contains(&(host, host_of(*to.ip())));
         let local = SocketAddrV4::new(address_of(host), machine.sockets.free_port(host));
-        (host, local, machine.sockets.carrier.clone().filter(|_| listens && !refused))
+        (host, local, to, machine.sockets.carrier.clone().filter(|_| listens))
     });
-    let to = if to.ip().is_loopback() { SocketAddrV4::new(address_of(from), to.port()) } else { to };
     let carrier = carrier.ok_or(io::Error::from_raw_os_error(libc::ECONNREFUSED))?;
     let mut ends = [0 as c_int; 2];
     let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;

@@ -51,7 +51,6 @@ pub(crate) struct Threads {
     all: BTreeMap<u32, Thread>,
     handles: BTreeMap<pthread_t, u32>,
     next: u32,
-    turns: u64,
 }
 
 thread_local! {
@@ -64,7 +63,7 @@ impl Threads {
         let mut all = BTreeMap::new();
         let turn = Arc::new(AtomicU32::new(0));
         all.insert(FIRST, Thread { host: WORLD, state: State::Runnable, late: false, turn, handle: 0 });
-        Self { all, handles: BTreeMap::new(), next: FIRST + 1, turns: 0 }
+        Self { all, handles: BTreeMap::new(), next: FIRST + 1 }
     }
 
     pub(crate) fn host_of(&self, thread: u32) -> Option<Host> {
@@ -88,7 +87,6 @@ impl Threads {
 
 /// Calls `start` so that threads which it starts belong to this host.
 pub fn on_host<T>(host: Host, start: impl FnOnce() -> T) -> T {
-    with(|machine| machine.hosts.entry(host).or_default().paused = false);
     let before = START_ON.replace(Some(host));
     let done = start();
     START_ON.set(before);
@@ -104,11 +102,6 @@ pub fn host() -> Option<Host> {
 /// How many threads a host has.
 pub fn threads_of(host: Host) -> usize {
     with(|machine| machine.threads.all.values().filter(|thread| thread.host == host).count())
-}
-
-/// How often a thread was given its turn.
-pub fn turns() -> u64 {
-    with(|machine| machine.threads.turns)
 }
 
 /// The host stands still: none of its threads runs until it is resumed.
@@ -170,7 +163,6 @@ fn choose(machine: &mut Machine) -> u32 {
         if !ready.is_empty() {
             let chosen = ready[machine.chance.below(ready.len())];
             set_runnable(machine, chosen);
-            machine.threads.turns += 1;
             return chosen;
         }
         pass_time(machine);

@@ -1,7 +1,6 @@
 //! Clocks and sleeps.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::time::Duration;
 
 use libc::{clockid_t, time_t, timespec, timeval, useconds_t};
 
@@ -50,10 +49,9 @@ impl Clock {
     }
 }
 
-/// How far ahead of the world's the wall clock of a host is, from now on.
-pub fn set_clock(host: Host, ahead: Duration, behind: Duration) {
-    let nanos = |span: Duration| span.as_nanos() as i64;
-    with(|machine| machine.hosts.entry(host).or_default().clock_ahead = nanos(ahead) - nanos(behind));
+/// From now on the wall clock of a host is so many seconds ahead of the world's, or behind it if there are less than none.
+pub fn set_clock(host: Host, ahead: i64) {
+    with(|machine| machine.hosts.entry(host).or_default().clock_ahead = ahead * SECOND as i64);
 }
 
 /// What a clock shows to this thread, if it belongs to a run.

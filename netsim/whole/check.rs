@@ -65,8 +65,8 @@ fn check_cause(job: &Job, notes: &[(Duration, &Note)], struck: &BTreeSet<&str>) 
     });
     let Some((3, detail)) = last else { return None };
     let is_struck = match &job.kind {
-        Kind::Plain { on } => struck.contains(on.as_str()) || struck.contains(job.submitted_by()),
-        Kind::Placed(_) => job.fails() || !struck.is_empty() || row_of(notes).is_none_or(has_lost),
+        Kind::Plain { on } => struck.contains(on.as_str()) || struck.contains(job.submitted_by.as_str()),
+        Kind::Placed(_) => job.fails || !struck.is_empty() || row_of(notes).is_none_or(has_lost),
     };
     (!is_struck).then(|| format!("it failed without a cause: {detail}"))
 }

@@ -162,11 +162,9 @@ impl Fault {
                 set(world, one, other, true, Way::default());
             }
             Self::Clock(node, seconds) => {
-                let ahead = Duration::from_secs(seconds.max(0) as u64);
-                let behind = Duration::from_secs((-seconds).max(0) as u64);
-                machine::set_clock(host(node), ahead, behind);
+                machine::set_clock(host(node), seconds);
                 sleep(span).await;
-                machine::set_clock(host(node), Duration::ZERO, Duration::ZERO);
+                machine::set_clock(host(node), 0);
             }
             Self::Fill(node) => {
                 machine::set_disk(host(node), Disk { full: true, ..Disk::default() });

@@ -35,7 +35,7 @@ pub(super) struct Placed {
     pub(super) retries: usize,
     /// Even while it may still run somewhere.
     pub(super) unconfirmed: bool,
-    pub(super) priority: i64,
+    priority: i64,
     forks: u64,
     /// What has to succeed before it, if anything.
     need: Option<Box<Job>>,
@@ -55,10 +55,11 @@ impl Placed {
 pub(super) struct Job {
     pub(super) tag: String,
     pub(super) kind: Kind,
-    /// The node whose control socket has it.
+    /// The node whose control socket has it, and its name.
     by: usize,
-    submitted_by: String,
-    fails: bool,
+    pub(super) submitted_by: String,
+    /// Its playbook fails.
+    pub(super) fails: bool,
     /// Its number, once a controller has given it one.
     number: Rc<Cell<Option<i64>>>,
     lines: u64,
@@ -116,16 +117,6 @@ impl Job {
             cancel: world.chance(0.2).then(|| world.millis(0..20_000)),
             stands: Rc::new(RefCell::new("not submitted".to_owned())),
         }
-    }
-
-    /// The node whose control socket has it.
-    pub(super) fn submitted_by(&self) -> &str {
-        &self.submitted_by
-    }
-
-    /// Its playbook fails.
-    pub(super) fn fails(&self) -> bool {
-        self.fails
     }
 
     fn status(&self) -> &'static str {
@@ -272,8 +263,7 @@ fn is_refused(error: &std::io::Error) -> bool {
 }
 
 async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
-    let mut client = world.client(job.by).await.ok()?;
-    match client.ask_json(&format!("work status {unit}")).await {
+    match world.ask(job.by, &format!("work status {unit}")).await {
         Ok(status) => Some(status),
         Err(error) if error.to_string().contains("unknown work unit") => {
             world.miss(format!("{}: unit {unit} is gone", job.tag));
@@ -285,18 +275,10 @@ async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
 
 /// What its controller has of it, once that has ended.
 async fn row(world: &World, job: &Job, number: i64) -> Value {
+    let asked = json!({"command": "controller", "op": "job.get", "id": number}).to_string();
     loop {
-        let asked = json!({"command": "controller", "op": "job.get", "id": number}).to_string();
-        let answered = match world.client(job.by).await {
-            Ok(mut client) => client.ask_json(&asked).await,
-            Err(error) => Err(error),
-        };
-        match answered {
-            Ok(answer)
-                if answer["result"]["finished"].is_string() || answer["result"]["finished"].is_number() =>
-            {
-                return answer["result"].clone();
-            }
+        match world.ask(job.by, &asked).await {
+            Ok(mut answer) if answer["result"]["finished"].is_string() => return answer["result"].take(),
             Ok(answer) => job.stands(format!("is looked up: {answer}")),
             Err(error) => job.stands(format!("is looked up: {error}")),
         }
@@ -329,11 +311,7 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
 async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
     sleep(after).await;
     loop {
-        let answered = match world.client(job.by).await {
-            Ok(mut client) => client.ask_json(&format!("work cancel {unit}")).await,
-            Err(error) => Err(error),
-        };
-        match answered {
+        match world.ask(job.by, &format!("work cancel {unit}")).await {
             Ok(answer) => {
                 world.history.tell(format!("cancel of {} answered: {answer}", job.tag));
                 if answer.get("cancelled").is_some() {
@@ -348,11 +326,7 @@ async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
 
 async fn release(world: &World, job: &Job, unit: &str) {
     loop {
-        let answered = match world.client(job.by).await {
-            Ok(mut client) => client.ask_json(&format!("work release {unit}")).await,
-            Err(error) => Err(error),
-        };
-        match answered {
+        match world.ask(job.by, &format!("work release {unit}")).await {
             Ok(answer) if answer.get("released").is_some() => break,
             Ok(answer) => job.stands(format!("is released: {answer}")),
             Err(error) if error.to_string().contains("unknown work unit") => break,

@@ -194,11 +194,16 @@ fn write(path: &Path, text: &str) -> io::Result<fs::File> {
     Ok(file)
 }
 
+/// Durably.
 fn replace(dir: &Path, text: &str) -> io::Result<()> {
-    let draft = dir.join(".status.new");
-    write(&draft, text)?.sync_all()?;
-    fs::rename(draft, dir.join("status"))?;
+    replace_by(dir, text, fs::File::sync_all)?;
     fs::File::open(dir)?.sync_all()
+}
+
+fn replace_by(dir: &Path, text: &str, first: impl FnOnce(&fs::File) -> io::Result<()>) -> io::Result<()> {
+    let draft = dir.join(".status.new");
+    first(&write(&draft, text)?)?;
+    fs::rename(draft, dir.join("status"))
 }
 
 /// What a unit runs.
@@ -209,7 +214,6 @@ struct Command {
     pieces: Vec<Vec<u8>>,
     /// How long it takes for all of them.
     takes: Duration,
-    exit: i32,
     out: fs::File,
 }
 
@@ -218,23 +222,15 @@ impl Command {
         let text = String::from_utf8_lossy(payload);
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let asked = lines.filter_map(|mut line| line.get_mut("kwargs").map(Value::take)).next();
-        let quiet = |pieces| Self {
-            tag: None,
-            pieces,
-            takes: Duration::ZERO,
-            exit: 0,
-            out: out.try_clone().unwrap(),
-        };
         let Some(asked) = asked else {
             let size = params.contains("--worker-info").then(|| format!("{SIZE}\n").into_bytes());
-            return quiet(size.into_iter().collect());
+            return Self { tag: None, pieces: size.into_iter().collect(), takes: Duration::ZERO, out };
         };
         let tag = asked["tag"].as_str().unwrap_or_default().to_owned();
         let status = asked["status"].as_str().unwrap_or("successful");
         Self {
             pieces: output(&tag, asked["lines"].as_u64().unwrap_or(3), status, pid),
             takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)),
-            exit: 0,
             tag: Some(tag),
             out,
         }
@@ -242,29 +238,23 @@ impl Command {
 
     fn run(mut self, process: Process, dir: &Path, status: &Value) -> End {
         let pause = self.takes / (self.pieces.len() as u32 + 1);
-        let mut unwritten = Some(SHORT);
+        let (mut ran, mut is_written) = (Duration::ZERO, false);
         for piece in self.pieces.drain(..) {
             if let Some(end) = ended_by(process, pause) {
                 return end;
             }
-            if unwritten
-                .take_if(|left| {
-                    *left = left.saturating_sub(pause);
-                    left.is_zero()
-                })
-                .is_some()
-            {
+            ran += pause;
+            if ran >= SHORT && !std::mem::replace(&mut is_written, true) {
                 let mut running = status.clone();
                 running["State"] = json!(1);
                 running["Detail"] = json!(format!("Running: PID {}", process.pid));
-                let _later = write(&dir.join(".status.new"), &format!("{running}\n"))
-                    .and_then(|_| fs::rename(dir.join(".status.new"), dir.join("status")));
+                let _later = replace_by(dir, &format!("{running}\n"), |_| Ok(()));
             }
             if self.out.write_all(&piece).is_err() {
                 return End::Exit(1);
             }
         }
-        ended_by(process, pause).unwrap_or(End::Exit(self.exit))
+        ended_by(process, pause).unwrap_or(End::Exit(0))
     }
 }
 

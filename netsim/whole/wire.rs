@@ -48,7 +48,7 @@ struct State {
 struct Connection {
     between: (Host, Host),
     /// Dropped, it breaks the connection.
-    _breaks: Option<watch::Sender<()>>,
+    breaks: watch::Sender<()>,
 }
 
 impl Net {
@@ -60,7 +60,7 @@ impl Net {
         let carrier = net.clone();
         tokio::spawn(async move {
             while let Some(dial) = dials.recv().await {
-                carrier.clone().begin(dial);
+                carrier.begin(dial);
             }
         });
         net
@@ -89,15 +89,18 @@ impl Net {
         self.0.lock().unwrap().connections.retain(|connection| !is_it(connection));
     }
 
-    fn begin(self, dial: Dial) {
+    fn begin(&self, dial: Dial) {
         let (breaks, mut broken) = watch::channel(());
         let between = (dial.from, machine::host_of(*dial.to.ip()));
-        self.0.lock().unwrap().connections.push(Connection { between, _breaks: Some(breaks) });
+        let connections = &mut self.0.lock().unwrap().connections;
+        connections.retain(|connection| !connection.breaks.is_closed());
+        connections.push(Connection { between, breaks });
+        let net = self.clone();
         tokio::spawn(async move {
-            let _cut = tokio::select! {
-                () = self.carry(dial) => true,
-                _gone = broken.changed() => false,
-            };
+            tokio::select! {
+                () = net.carry(dial) => {}
+                _cut = broken.changed() => {}
+            }
         });
     }
 

@@ -11,6 +11,7 @@ use meshd_machine::{self as machine, Host};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
@@ -248,6 +249,11 @@ impl World {
         Client::connect(&socket).await
     }
 
+    /// What a node answers to a line.
+    pub(super) async fn ask(&self, node: usize, line: &str) -> io::Result<Value> {
+        self.client(node).await?.ask_json(line).await
+    }
+
     pub(super) fn boot(&self, node: usize) {
         self.nodes[node].borrow_mut().boot(&self.log);
     }
@@ -255,10 +261,9 @@ impl World {
     /// Releases units of which no client was told, as an operator would who looks at what is there.
     async fn release_unheard(&self) {
         for node in 0..self.nodes.len() {
-            let Ok(mut client) = self.client(node).await else { continue };
-            let Ok(units) = client.ask_json("work list").await else { continue };
+            let Ok(units) = self.ask(node, "work list").await else { continue };
             for unit in units.as_object().into_iter().flatten().map(|(unit, _)| unit) {
-                if let Ok(answer) = client.ask(&format!("work release {unit}")).await {
+                if let Ok(answer) = self.ask(node, &format!("work release {unit}")).await {
                     self.history.tell(format!("unheard of: {answer}"));
                 }
             }
@@ -293,7 +298,7 @@ fn units_in(node: &Node) -> Vec<String> {
 }
 
 /// For a note of a state.
-pub(super) fn seen(tag: &str, unit: &str, status: &serde_json::Value) -> Note {
+pub(super) fn seen(tag: &str, unit: &str, status: &Value) -> Note {
     Note::Seen {
         tag: tag.to_owned(),
         unit: unit.to_owned(),

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::control::Reload;
+use crate::os::directories::parent_of;
 use crate::os::regular_file::{self, LONGEST};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 
@@ -93,7 +94,7 @@ struct Changes(Vec<Subscription>);
 
 impl Changes {
     async fn of(watcher: &Watcher, files: &[PathBuf]) -> Self {
-        let directories: BTreeSet<&Path> = files.iter().map(|file| directory(file)).collect();
+        let directories: BTreeSet<&Path> = files.iter().map(|file| parent_of(file)).collect();
         let mut subscriptions = Vec::new();
         for directory in directories {
             subscriptions.push(watcher.subscribe(directory).await);
@@ -110,10 +111,6 @@ impl Changes {
     async fn next(&mut self) {
         select_all(self.0.iter_mut().map(|directory| Box::pin(directory.changed()))).await;
     }
-}
-
-fn directory(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use super::own::OwnNode;
 use super::place::{Access, Tree};
 use super::record::{NodeRole, PORT, Record};
 use crate::config::{HostPort, nearest};
+use crate::os::directories::parent_of;
 use crate::os::regular_file::read_text;
 use crate::tls::ServerOptions;
 use crate::tls::inspect::{self, Verifier};
@@ -205,7 +206,7 @@ impl Newcomer {
         if out.exists() {
             return Err(JoinError::Exists(out.to_owned()));
         }
-        let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = parent_of(out);
         dir.read_dir().map_err(JoinError::of(dir))?;
         if !self.is_dialled {
             self.check_peer(own, &records)?;

@@ -1,29 +1,36 @@
-//! Directories of our own that outlast a power loss. A file that is flushed is lost with a directory whose name is not.
+//! Names that outlast a power loss. A file that is flushed is lost with a directory whose name is not.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-/// Makes a directory that only this user may enter, and those above it that are missing. One that exists stays as it is. Its
-/// name is flushed in any case: whoever made it may not have come to that.
+/// The directory that a file or directory is in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Flushes the name of a file or directory.
+///
+/// # Errors
+/// The directory that it is in cannot be opened or flushed.
+pub(crate) fn flush_name(path: &Path) -> io::Result<()> {
+    File::open(parent_of(path))?.sync_all()
+}
+
+/// Makes a directory that only this user may enter, and those above it that are missing, and flushes their names. One that
+/// exists stays as it is.
 ///
 /// # Errors
 /// The directory cannot be made or flushed.
 pub(crate) fn make(path: &Path) -> io::Result<()> {
-    let Some(parent) = path.parent() else { return Ok(()) };
-    let is_new = match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(parent)?;
-            return make(path);
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.parent().is_some() => {
+            make(parent_of(path))?;
+            make(path)
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        made => made.map(|()| true)?,
-    };
-    match File::open(parent).and_then(|parent| parent.sync_all()) {
-        // Where others have made it, it may be on what cannot be read or flushed.
-        Err(_) if !is_new => Ok(()),
-        flushed => flushed,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| flush_name(path)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operating system, in the shape in which the rooms above use it.
 //!
 //! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses, `tcp` sets
-//! the options of TCP sockets, `peer_user` says whose the other end is, `replace` writes files atomically, `regular_file`
+//! the options of TCP sockets, `peer_user` says whose the other end is, `replace` writes files atomically, `directories` flushes names, `regular_file`
 //! reads files and waits for none, `private_file` those with secrets, `watch` notices changed files and `readiness` waits for descriptors; `container` says whether
 //! there is one around this process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills
 //! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `answers` bounds what large

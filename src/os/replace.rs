@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use super::directories::flush_name;
+
 /// Gives a file these contents and this mode, durably. They are written beside it, under a name of their own that
 /// ends with `.new`, and then take its place.
 ///
@@ -51,8 +53,7 @@ fn replace_by(
         fs::rename(&new, path)
     };
     put().inspect_err(|_| drop(fs::remove_file(&new)))?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    flush_name(path)
 }
 
 #[cfg(test)]

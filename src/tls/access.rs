@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -14,6 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::os::directories::parent_of;
 use crate::os::private_file::{self, PrivateFileError};
 use crate::os::replace;
 
@@ -242,8 +243,7 @@ impl AccessTokens {
 
     /// Keeps others that change the file waiting: the lock is its directory's, as the file itself is replaced.
     fn lock(&self) -> Result<File, AccessError> {
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let locked = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| {
+        let locked = File::open(parent_of(&self.path)).and_then(|directory| {
             directory.lock()?;
             Ok(directory)
         });

@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use super::error::Error;
 use super::sqlite::{look, open_reader};
 use crate::controller::core::InstanceName;
+use crate::os::directories::{flush_name, parent_of};
 
 /// Puts a backup in the place of the store `to`, whose file is kept beside it with the ending `.old`. The daemon must not
 /// run.
@@ -44,12 +45,12 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
         let _absent = fs::remove_file(with_suffix(store, suffix));
     }
     fs::rename(&new, store).map_err(Error::file(store))?;
-    sync_directory(store)
+    flush_name(store).map_err(Error::file(parent_of(store)))
 }
 
 /// Makes the directory of a store: on a new host the daemon has not made it yet.
 pub(super) fn make_store_directory(store: &Path) -> Result<(), Error> {
-    make_directory(directory_of(store))
+    make_directory(parent_of(store))
 }
 
 /// Makes a directory for the owner of the one that it is made in.
@@ -57,8 +58,9 @@ fn make_directory(directory: &Path) -> Result<(), Error> {
     if directory.exists() {
         return Ok(());
     }
-    make_directory(directory_of(directory))?;
-    fs::DirBuilder::new().mode(0o700).create(directory).map_err(Error::file(directory))?;
+    make_directory(parent_of(directory))?;
+    let made = fs::DirBuilder::new().mode(0o700).create(directory);
+    made.and_then(|()| flush_name(directory)).map_err(Error::file(directory))?;
     give_to_owner(directory)
 }
 
@@ -70,7 +72,7 @@ pub(super) fn give_store_to_owner(store: &Path) -> Result<(), Error> {
 
 /// Gives a file the owner and group of its directory.
 fn give_to_owner(file: &Path) -> Result<(), Error> {
-    let (directory, own) = (fs::metadata(directory_of(file)), fs::metadata(file));
+    let (directory, own) = (fs::metadata(parent_of(file)), fs::metadata(file));
     let (directory, own) = (directory.map_err(Error::file(file))?, own.map_err(Error::file(file))?);
     if (directory.uid(), directory.gid()) == (own.uid(), own.gid()) {
         return Ok(());
@@ -108,16 +110,8 @@ pub(super) fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
     let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
     let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
     let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));
-    copied.and_then(|()| sync_directory(to)).inspect_err(|_| drop(fs::remove_file(to)))
-}
-
-fn directory_of(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn sync_directory(of: &Path) -> Result<(), Error> {
-    let parent = directory_of(of);
-    File::open(parent).and_then(|directory| directory.sync_all()).map_err(Error::file(parent))
+    let copied = copied.and_then(|()| flush_name(to).map_err(Error::file(parent_of(to))));
+    copied.inspect_err(|_| drop(fs::remove_file(to)))
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

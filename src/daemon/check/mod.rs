@@ -28,6 +28,7 @@ use crate::config::{
 };
 use crate::http::TokenFile;
 use crate::os::address::{bind, open_first};
+use crate::os::directories::parent_of;
 use crate::os::{container, regular_file};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::tls::access::AccessTokens;
@@ -336,8 +337,7 @@ impl Findings {
         {
             self.find(Severity::Error, component, "another daemon holds the socket", Some(RUNNING));
         }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        self.directory(&component.to_string(), parent);
+        self.directory(&component.to_string(), parent_of(path));
     }
 
     /// A directory that exists and can be written, or that can be made.

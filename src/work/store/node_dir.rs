@@ -39,6 +39,10 @@ impl NodeDirectory {
     /// [`OpenError`] says what is wrong with it, or who has it.
     pub async fn take(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let path = node_directory(data_dir, node)?;
+        for made in path.ancestors().take(2) {
+            // Whoever made them may have ended before their names were flushed. A volume may not let us.
+            let _ = directories::flush_name(made);
+        }
         let lock = lock(&path).await?;
         Ok(Self { path, _lock: lock })
     }

@@ -71,11 +71,12 @@ def flushes(mesh, log, job):
     found = []
     for line in log.read_text().splitlines():
         began, ended, _, _, path = line.split(" ", 4)
-        node, _, _, *inner = pathlib.Path(path).relative_to(mesh.dir).parts
-        what = {0: "units", 1: "unit"}.get(len(inner)) or inner[-1]
-        flush = Flush(int(began) / 1e6, int(ended) / 1e6, node, what)
-        if job.begun <= flush.began < job.ended:
-            found.append(flush)
+        began, ended = int(began) / 1e6, int(ended) / 1e6
+        # At its start a node flushes the names of directories, which are no unit's.
+        if job.begun <= began < job.ended:
+            node, _, _, *inner = pathlib.Path(path).relative_to(mesh.dir).parts
+            what = {0: "units", 1: "unit"}.get(len(inner)) or inner[-1]
+            found.append(Flush(began, ended, node, what))
     return sorted(found)
 
 
