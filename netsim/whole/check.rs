@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::forgotten;
 use super::history::{Note, Text};
 use super::jobs::{Job, Kind};
 
@@ -20,14 +21,31 @@ pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
         }
     }
     let struck = struck(notes);
+    let losses = forgotten::losses(notes);
+    let lost = |job: &Job| forgotten::count(job, &of_job[job.tag.as_str()], &losses);
     for job in jobs {
         let notes = &of_job[job.tag.as_str()];
+        if lost(job) > 0 {
+            let found = forgotten::check(job, notes, lost(job)).into_iter();
+            missed.extend(found.map(|what| format!("{}: {what}", job.tag)));
+            continue;
+        }
         missed
             .extend(check_cause(job, notes, &struck).into_iter().map(|what| format!("{}: {what}", job.tag)));
         missed.extend(check_job(job, notes).into_iter().map(|what| format!("{}: {what}", job.tag)));
     }
-    missed.extend(check_words(jobs, &of_job));
-    missed.extend(jobs.iter().filter_map(|job| Some(format!("{}: {}", job.tag, check_need(job, &of_job)?))));
+    let known: Vec<&Job> = jobs.iter().filter(|job| lost(job) == 0).collect();
+    missed.extend(check_words(&known, &of_job));
+    let is_known = |job: &&&Job| match &job.kind {
+        Kind::Placed(placed) => placed.need().is_none_or(|need| lost(need) == 0),
+        Kind::Plain { .. } => false,
+    };
+    missed.extend(
+        known
+            .iter()
+            .filter(is_known)
+            .filter_map(|job| Some(format!("{}: {}", job.tag, check_need(job, &of_job)?))),
+    );
     missed
 }
 
@@ -42,7 +60,7 @@ fn tag_of(note: &Note) -> Option<&str> {
         | Note::Read { tag, .. }
         | Note::Row { tag, .. }
         | Note::Released { tag, .. } => Some(tag),
-        Note::Struck { .. } | Note::Told { .. } => None,
+        Note::Struck { .. } | Note::Lost { .. } | Note::Told { .. } => None,
     }
 }
 
@@ -86,16 +104,16 @@ fn check_need(job: &Job, of_job: &BTreeMap<&str, Vec<(Duration, &Note)>>) -> Opt
 
 /// A process of a job.
 #[derive(Debug, Clone)]
-struct Run {
+pub(super) struct Run {
     pid: u32,
-    unit: String,
+    pub(super) unit: String,
     from: Duration,
     to: Option<Duration>,
     /// It came to its end.
     whole: bool,
 }
 
-fn runs_of(notes: &[(Duration, &Note)]) -> Vec<Run> {
+pub(super) fn runs_of(notes: &[(Duration, &Note)]) -> Vec<Run> {
     let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
     for (at, note) in notes {
         match note {
@@ -113,7 +131,7 @@ fn runs_of(notes: &[(Duration, &Note)]) -> Vec<Run> {
     runs.into_values().collect()
 }
 
-fn overlap(one: &Run, other: &Run) -> bool {
+pub(super) fn overlap(one: &Run, other: &Run) -> bool {
     one.to.is_none_or(|to| other.from < to) && other.to.is_none_or(|to| one.from < to)
 }
 
@@ -132,7 +150,7 @@ fn has_lost(row: &Value) -> bool {
 }
 
 /// What concerns jobs with each other.
-fn check_words(jobs: &[Job], of_job: &BTreeMap<&str, Vec<(Duration, &Note)>>) -> Vec<String> {
+fn check_words(jobs: &[&Job], of_job: &BTreeMap<&str, Vec<(Duration, &Note)>>) -> Vec<String> {
     let mut missed = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
         for other in &jobs[..at] {
@@ -245,7 +263,7 @@ fn check_job(job: &Job, notes: &[(Duration, &Note)]) -> Vec<String> {
 /// What a reader has got of a job that has ended. The attempts of a controller's job follow each other in it.
 ///
 /// One that was given up after it had said how the playbook ended counts by that.
-fn check_text(
+pub(super) fn check_text(
     job: &Job,
     (state, size): (u64, u64),
     Text(text): &Text,

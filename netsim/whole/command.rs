@@ -3,9 +3,11 @@
 mod check;
 mod client;
 mod faults;
+mod forgotten;
 mod history;
 mod jobs;
 mod node;
+mod postgres;
 mod runner;
 mod runs;
 mod wire;

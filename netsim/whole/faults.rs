@@ -7,6 +7,7 @@ use meshd_machine::{self as machine, Disk};
 use tokio::time::sleep;
 
 use super::history::Note;
+use super::postgres::BEHIND;
 use super::runner::jobs_of;
 use super::wire::Way;
 use super::world::{World, host};
@@ -38,7 +39,24 @@ pub(super) enum Fault {
     Reload(usize),
     /// A job's runner is killed.
     KillJobs(usize),
+    /// The store of several control nodes.
+    Store(Store),
 }
+
+/// What happens to a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    /// It stands still.
+    Pause,
+    /// It is killed, and keeps what it has committed.
+    Restart,
+    /// Its wall clock is wrong by so many seconds.
+    Clock(i64),
+    /// A standby takes over that has not got so many of the last transactions.
+    FailOver(usize),
+}
+
+const CLOCKS: [i64; 6] = [-86_400, -3600, -5, 5, 3600, 86_400];
 
 pub(super) fn span(world: &World) -> Duration {
     Duration::from_millis(world.choose(&SPANS).unwrap())
@@ -49,7 +67,7 @@ impl Fault {
     pub(super) fn choose(world: &World) -> Option<Self> {
         let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
         let (one, other) = world.choose(&world.links)?;
-        let fault = match world.choose(&(0..19).collect::<Vec<_>>())? {
+        let fault = match world.choose(&(0..21).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),
@@ -59,16 +77,24 @@ impl Fault {
             10 => Self::Silence(one, other, false),
             11 => Self::Silence(other, one, false),
             12 => Self::Slow(one, other, world.millis(20..3000)),
-            13 => Self::Clock(node, world.choose(&[-86_400, -3600, -5, 5, 3600, 86_400])?),
+            13 => Self::Clock(node, world.choose(&CLOCKS)?),
             14..16 => Self::KillJobs(node),
             16..18 => Self::Fill(node),
-            _ => Self::Reload(node),
+            18 => Self::Reload(node),
+            _ if world.postgres.is_none() => return Self::choose(world),
+            _ => Self::Store(match world.choose(&[0, 0, 1, 1, 2, 3])? {
+                0 => Store::Pause,
+                1 => Store::Restart,
+                2 => Store::Clock(world.choose(&CLOCKS)?),
+                _ => Store::FailOver(world.choose(&[0, 1, 2, 5, 20, BEHIND])?),
+            }),
         };
         fault.is_free(world).then_some(fault)
     }
 
-    fn node(&self) -> Option<usize> {
+    fn node(&self, world: &World) -> Option<usize> {
         match self {
+            Self::Store(_) => Some(world.nodes.len()),
             Self::Kill(node)
             | Self::Reset(node)
             | Self::Pause(node)
@@ -90,13 +116,13 @@ impl Fault {
     }
 
     fn is_free(&self, world: &World) -> bool {
-        self.node().is_none_or(|node| !world.busy.borrow().contains(&node))
+        self.node(world).is_none_or(|node| !world.busy.borrow().contains(&node))
             && self.link().is_none_or(|link| !world.busy_links.borrow().contains(&link))
     }
 
     /// It happens, and ends after this time.
     pub(super) async fn happen(self, world: Rc<World>, span: Duration) {
-        let (node, link) = (self.node(), self.link());
+        let (node, link) = (self.node(&world), self.link());
         node.map(|node| world.busy.borrow_mut().insert(node));
         link.map(|link| world.busy_links.borrow_mut().insert(link));
         world.history.tell(format!("{} for {span:?}", self.words(&world)));
@@ -124,6 +150,7 @@ impl Fault {
             Self::Fill(node) => format!("fill {}", name(node)),
             Self::Reload(node) => format!("reload {}", name(node)),
             Self::KillJobs(node) => format!("kill the jobs of {}", name(node)),
+            Self::Store(what) => format!("store: {what:?}"),
         }
     }
 
@@ -177,6 +204,35 @@ impl Fault {
                 world.nodes[node].borrow().change_configuration(false);
             }
             Self::KillJobs(node) => machine::kill_all(jobs_of(host(node))),
+            Self::Store(what) => what.act(world, span).await,
+        }
+    }
+}
+
+impl Store {
+    async fn act(self, world: &World, span: Duration) {
+        let (postgres, own) = (world.postgres.as_ref().expect("it is there"), host(world.nodes.len()));
+        match self {
+            Self::Pause => {
+                machine::pause(own);
+                sleep(span).await;
+                machine::resume(own);
+            }
+            Self::Restart => {
+                postgres.restart(span);
+                sleep(span).await;
+            }
+            Self::Clock(seconds) => {
+                machine::set_clock(own, seconds);
+                sleep(span).await;
+                machine::set_clock(own, 0);
+            }
+            Self::FailOver(lost) => {
+                if let Some(since) = postgres.fail_over(span, lost).await {
+                    world.history.note(Note::Lost { since });
+                }
+                sleep(span).await;
+            }
         }
     }
 }

@@ -31,26 +31,35 @@ pub(super) enum Note {
     Released { tag: String, unit: String },
     /// A fault has ended processes of this node, or kept them from writing.
     Struck { node: String },
+    /// A store has lost what it committed since then.
+    Lost { since: Duration },
     /// Anything else that helps to understand a run.
     Told { text: String },
 }
 
 /// Notes with their times. Clones are the same.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct History {
     notes: Arc<Mutex<Vec<(Duration, Note)>>>,
     shown: bool,
+    /// Where all files are: a name that no two runs have.
+    place: Arc<str>,
 }
 
 impl History {
     /// One whose notes are printed at once, if they are to be.
-    pub(super) fn new(shown: bool) -> Self {
-        Self { notes: Arc::default(), shown }
+    pub(super) fn new(shown: bool, place: &str) -> Self {
+        Self { notes: Arc::default(), shown, place: place.into() }
+    }
+
+    /// A note as a line, the same in each run of a seed.
+    fn line(&self, at: Duration, note: &Note) -> String {
+        format!("{:12.6} {note:?}", at.as_secs_f64()).replace(&*self.place, "")
     }
 
     pub(super) fn note(&self, note: Note) {
         if self.shown {
-            println!("{:12.6} {note:?}", machine::now().as_secs_f64());
+            println!("{}", self.line(machine::now(), &note));
         }
         self.notes.lock().unwrap().push((machine::now(), note));
     }
@@ -67,7 +76,7 @@ impl History {
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (at, note) in self.notes.lock().unwrap().iter() {
-            format!("{at:?} {note:?}").hash(&mut hasher);
+            self.line(*at, note).hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -76,7 +85,7 @@ impl History {
     pub(super) fn tail(&self, count: usize) -> String {
         let notes = self.notes.lock().unwrap();
         let lines = notes.iter().skip(notes.len().saturating_sub(count));
-        lines.map(|(at, note)| format!("{:12.6} {note:?}\n", at.as_secs_f64())).collect()
+        lines.map(|(at, note)| self.line(*at, note) + "\n").collect()
     }
 }
 

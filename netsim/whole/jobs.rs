@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::forgotten;
 use super::history::{Note, Text};
 use super::runner;
 use super::world::{World, seen};
@@ -210,9 +211,9 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
         let Some(status) = status(&world, &job, &unit).await else { continue };
         world.history.note(seen(&job.tag, &unit, &status));
     }
-    if let (Kind::Placed(_), Some(number)) = (&job.kind, job.number.get()) {
+    if let (Kind::Placed(_), Some(_)) = (&job.kind, job.number.get()) {
         job.stands("is looked up");
-        let row = row(&world, &job, number).await;
+        let row = row(&world, &job, &unit).await;
         world.history.note(Note::Row { tag: job.tag.clone(), row });
     }
     job.stands("is read again");
@@ -246,8 +247,6 @@ async fn submit(world: &World, job: &Job) -> Option<String> {
             // Whether it was accepted is not known: it is not submitted again under this name.
             Err(error) if is_refused(&error) => sleep(world.millis(500..2000)).await,
             Err(error) => {
-                // Its directory has another name in each run.
-                let error = error.to_string().replace(&world.place, "");
                 world.history.tell(format!("{} is not acknowledged: {error}", job.tag));
                 return None;
             }
@@ -266,6 +265,10 @@ async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
     match world.ask(job.by, &format!("work status {unit}")).await {
         Ok(status) => Some(status),
         Err(error) if error.to_string().contains("unknown work unit") => {
+            // One that shows a job of which nobody knows any more is released.
+            if matches!(job.kind, Kind::Placed(_)) && !forgotten::losses(&world.history.notes()).is_empty() {
+                return Some(json!({"State": 3, "Detail": "forgotten"}));
+            }
             world.miss(format!("{}: unit {unit} is gone", job.tag));
             Some(json!({"State": 99, "Detail": "gone"}))
         }
@@ -274,11 +277,26 @@ async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
 }
 
 /// What its controller has of it, once that has ended.
-async fn row(world: &World, job: &Job, number: i64) -> Value {
-    let asked = json!({"command": "controller", "op": "job.get", "id": number}).to_string();
+async fn row(world: &World, job: &Job, unit: &str) -> Value {
+    let is_forgetful = !forgotten::losses(&world.history.notes()).is_empty();
     loop {
+        // After a loss a job may have got another number, and its own is another's.
+        let number = match status(world, job, unit).await {
+            Some(status) => status["ExtraData"]["JobID"].as_i64().or(job.number.get()),
+            None => job.number.get(),
+        };
+        let asked = json!({"command": "controller", "op": "job.get", "id": number}).to_string();
         match world.ask(job.by, &asked).await {
-            Ok(mut answer) if answer["result"]["finished"].is_string() => return answer["result"].take(),
+            Ok(mut answer)
+                if answer["result"]["finished"].is_string() && answer["result"]["name"] == job.tag =>
+            {
+                return answer["result"].take();
+            }
+            Ok(answer)
+                if is_forgetful && (answer["ok"] == true || answer["error"]["code"] == "not_found") =>
+            {
+                return json!({"state": "forgotten"});
+            }
             Ok(answer) => job.stands(format!("is looked up: {answer}")),
             Err(error) => job.stands(format!("is looked up: {error}")),
         }

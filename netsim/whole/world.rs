@@ -19,6 +19,7 @@ use super::faults::{self, Fault};
 use super::history::{History, Note};
 use super::jobs::{self, Job};
 use super::node::{Node, Place};
+use super::postgres::Postgres;
 use super::wire::Net;
 use super::{check, runner};
 use meshd::telemetry::Log;
@@ -48,7 +49,7 @@ impl Plan {
         let executions = *[1, 2, 3, 3, 5, 8, 24].choose(&mut rng).unwrap();
         Self {
             seed,
-            controls: 1,
+            controls: *[1, 1, 2, 3].choose(&mut rng).unwrap(),
             hops: rng.random_range(1..=3),
             executions,
             jobs: rng.random_range(5..=40),
@@ -78,6 +79,8 @@ pub(super) struct World {
     pub(super) links: Vec<(usize, usize)>,
     pub(super) controls: usize,
     pub(super) hops: usize,
+    /// The store of several control nodes; among `names` and `links` it comes after the nodes.
+    pub(super) postgres: Option<Postgres>,
     pub(super) net: Net,
     pub(super) history: History,
     pub(super) rng: RefCell<SmallRng>,
@@ -88,8 +91,6 @@ pub(super) struct World {
     /// Which nodes are busy with a fault that does not go with another one.
     pub(super) busy: RefCell<BTreeSet<usize>>,
     pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
-    /// Where all files are.
-    pub(super) place: String,
     log: Log,
 }
 
@@ -108,7 +109,7 @@ pub(super) fn run(plan: &Plan, place: &Place, log: &Log) -> Outcome {
 }
 
 async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
-    let history = History::new(plan.notes);
+    let history = History::new(plan.notes, &place.path().display().to_string());
     runner::stand_in(&history);
     let world = Rc::new(World::new(plan, place, log, history.clone()));
     for node in &world.nodes {
@@ -152,6 +153,9 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
             crash.finish().await;
         }
     }
+    if let Some(postgres) = &world.postgres {
+        postgres.end().await;
+    }
     Outcome {
         hash: history.hash(),
         faults: count,
@@ -185,15 +189,17 @@ impl World {
             };
             links.extend(hops.into_iter().map(|hop| (node, hop)));
         }
-        let config = |node: usize| {
+        let is_shared = plan.controls > 1;
+        let config = |node: usize, links: &[(usize, usize)]| {
             let mut text = String::from("- tcp-listener: {port: 7000}\n");
             for (_, hop) in links.iter().filter(|(from, _)| *from == node) {
                 text += &format!("- tcp-peer: {{address: '{}:7000'}}\n", machine::address_of(host(*hop)));
             }
             if node < plan.controls {
                 let dir = place.path().join(name(node));
+                let store = if is_shared { Postgres::url(host(count)) } else { "sqlite".to_owned() };
                 text += &format!(
-                    "- work-controller: {{discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s}}\n",
+                    "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s}}\n",
                     dir.display()
                 );
             }
@@ -202,22 +208,31 @@ impl World {
             }
             text
         };
-        let nodes =
-            (0..count).map(|node| RefCell::new(Node::new(place, host(node), &name(node), &config(node))));
+        let nodes = (0..count)
+            .map(|node| RefCell::new(Node::new(place, host(node), &name(node), &config(node, &links))));
+        let nodes = nodes.collect();
+        let mut names: Vec<String> = (0..count).map(name).collect();
+        // A host listens only once there is somebody to carry what is sent to it.
+        let net = Net::start();
+        let postgres = is_shared.then(|| {
+            names.push("store".to_owned());
+            links.extend((0..plan.controls).map(|control| (control, count)));
+            Postgres::start(host(count), place.path().join("store"))
+        });
         Self {
-            nodes: nodes.collect(),
-            names: (0..count).map(name).collect(),
-            links: links.clone(),
+            nodes,
+            names,
+            links,
+            postgres,
             controls: plan.controls,
             hops: plan.hops,
-            net: Net::start(),
+            net,
             history,
             rng: RefCell::new(rng),
             calm: Cell::new(false),
             missed: RefCell::default(),
             busy: RefCell::default(),
             busy_links: RefCell::default(),
-            place: place.path().display().to_string(),
             log: log.clone(),
         }
     }
