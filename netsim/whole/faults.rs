@@ -67,7 +67,7 @@ impl Fault {
     pub(super) fn choose(world: &World) -> Option<Self> {
         let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
         let (one, other) = world.choose(&world.links)?;
-        let fault = match world.choose(&(0..21).collect::<Vec<_>>())? {
+        let fault = match world.choose(&(0..22).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),

@@ -1,8 +1,12 @@
 //! A node: a daemon on a host of its own, which starts, is asked, and crashes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine as _;
 
 use super::runner::jobs_of;
 use meshd_machine::{self as machine, Host};
@@ -24,6 +28,29 @@ impl Place {
 
     pub(super) fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Writes a pair of keys, the same in each run. Returns what a node signs and verifies with, as its configuration.
+    pub(super) fn signing_keys(&self) -> String {
+        let seed = [7; 32];
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
+        // What PKCS #8 and SubjectPublicKeyInfo have before the keys themselves (RFC 8410).
+        let private =
+            [b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20", &seed[..]].concat();
+        let public =
+            [b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00", pair.public_key().as_ref()].concat();
+        let write = |name: &str, label: &str, key: &[u8]| {
+            let (path, text) =
+                (self.path().join(name), base64::engine::general_purpose::STANDARD.encode(key));
+            let pem = format!("-----BEGIN {label} KEY-----\n{text}\n-----END {label} KEY-----\n");
+            std::fs::write(&path, pem).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path.display().to_string()
+        };
+        let (private, public) = (write("key", "PRIVATE", &private), write("key.pub", "PUBLIC", &public));
+        format!(
+            "- work-signing: {{privatekey: '{private}'}}\n- work-verification: {{publickey: '{public}'}}\n"
+        )
     }
 }
 

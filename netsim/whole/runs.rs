@@ -28,6 +28,7 @@ pub(super) fn plan<'a>(seed: &str, value: impl Fn(&str) -> Option<&'a str>, note
     let without =
         value("--without").into_iter().flat_map(|list| list.split(',')).filter_map(|one| one.parse().ok());
     Plan {
+        controls: number("--controls", plan.controls),
         jobs: number("--jobs", plan.jobs),
         faults: number("--faults", plan.faults),
         without: without.collect(),

@@ -190,6 +190,7 @@ impl World {
             links.extend(hops.into_iter().map(|hop| (node, hop)));
         }
         let is_shared = plan.controls > 1;
+        let keys = is_shared.then(|| place.signing_keys()).unwrap_or_default();
         let config = |node: usize, links: &[(usize, usize)]| {
             let mut text = String::from("- tcp-listener: {port: 7000}\n");
             for (_, hop) in links.iter().filter(|(from, _)| *from == node) {
@@ -197,6 +198,7 @@ impl World {
             }
             if node < plan.controls {
                 let dir = place.path().join(name(node));
+                text += &keys;
                 let store = if is_shared { Postgres::url(host(count)) } else { "sqlite".to_owned() };
                 text += &format!(
                     "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s}}\n",
