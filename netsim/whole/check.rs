@@ -200,8 +200,9 @@ fn check_job(job: &Job, notes: &[(Duration, &Note)]) -> Vec<String> {
         }
     }
     let (mut cancelled, mut read): (_, Option<&Text>) = (None, None);
-    // What a controller has sent before it heard of a cancel may be under way.
-    let is_late = matches!(job.kind, Kind::Placed(_)) && runs.len() == 1;
+    // What was sent before a cancel was heard of may be under way, and is ended when it arrives.
+    let is_elsewhere = !matches!(&job.kind, Kind::Plain { on } if *on == job.submitted_by);
+    let is_late = is_elsewhere && runs.len() == 1;
     for (at, note) in notes {
         match note {
             Note::Started { .. } => {
@@ -209,7 +210,9 @@ fn check_job(job: &Job, notes: &[(Duration, &Note)]) -> Vec<String> {
                     missed
                         .push(format!("it has started at {at:?} after its cancel was answered at {since:?}"));
                 }
-                if let Some((state @ 2.., ..)) = last.as_ref().filter(|last| !(is_late && last.0 == 4)) {
+                if let Some((state @ 2.., ..)) =
+                    last.as_ref().filter(|last| !(is_late && (last.0 == 4 || last.1 == "Locally Cancelled")))
+                {
                     missed.push(format!("it has started at {at:?} after its end was seen, {state}"));
                 }
             }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::forgotten;
 use super::history::{Note, Text};
 use super::runner;
-use super::world::{World, seen};
+use super::world::{FORGOTTEN, World, seen};
 
 /// How long a reader stays with one connection.
 const READS: Duration = Duration::from_secs(60);
@@ -261,13 +261,17 @@ fn is_refused(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
 }
 
+fn is_unknown(error: &std::io::Error) -> bool {
+    error.to_string().contains("unknown work unit")
+}
+
 async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
     match world.ask(job.by, &format!("work status {unit}")).await {
         Ok(status) => Some(status),
-        Err(error) if error.to_string().contains("unknown work unit") => {
+        Err(error) if is_unknown(&error) => {
             // One that shows a job of which nobody knows any more is released.
             if matches!(job.kind, Kind::Placed(_)) && !forgotten::losses(&world.history.notes()).is_empty() {
-                return Some(json!({"State": 3, "Detail": "forgotten"}));
+                return Some(json!({"State": 3, "Detail": FORGOTTEN}));
             }
             world.miss(format!("{}: unit {unit} is gone", job.tag));
             Some(json!({"State": 99, "Detail": "gone"}))
@@ -314,6 +318,12 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
             Err(error) => Err(error),
         };
         // A node that stops ends the stream in the middle: the end is one that the status agrees with.
+        if matches!(&done, Err(error) if is_unknown(error))
+            && let Some(status) = status(&world, &job, &unit).await
+            && status["Detail"] == FORGOTTEN
+        {
+            return;
+        }
         if let Ok(true) = done
             && let Some(status) = status(&world, &job, &unit).await
             && status["State"].as_u64() >= Some(2)
@@ -347,7 +357,7 @@ async fn release(world: &World, job: &Job, unit: &str) {
         match world.ask(job.by, &format!("work release {unit}")).await {
             Ok(answer) if answer.get("released").is_some() => break,
             Ok(answer) => job.stands(format!("is released: {answer}")),
-            Err(error) if error.to_string().contains("unknown work unit") => break,
+            Err(error) if is_unknown(&error) => break,
             Err(error) => job.stands(format!("is released: {error}")),
         }
         sleep(world.millis(300..3000)).await;

@@ -27,6 +27,9 @@ use meshd::telemetry::Log;
 /// How long everything may take once all is well again.
 const HEALED: Duration = Duration::from_secs(600);
 
+/// In place of the Detail of a unit that is gone because its store has lost commits.
+pub(super) const FORGOTTEN: &str = "forgotten";
+
 /// What a run is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -314,8 +317,11 @@ fn units_in(node: &Node) -> Vec<String> {
     names.into_iter().map(|name| format!("{} {name}", node.name)).collect()
 }
 
-/// For a note of a state.
+/// For a note of a state. A unit that its node has forgotten has none.
 pub(super) fn seen(tag: &str, unit: &str, status: &Value) -> Note {
+    if status["Detail"] == FORGOTTEN {
+        return Note::Told { text: format!("unit {unit} of {tag} is gone") };
+    }
     Note::Seen {
         tag: tag.to_owned(),
         unit: unit.to_owned(),
