@@ -36,4 +36,4 @@ pub use processes::{Process, Start, begin, kill_all, start_by};
 pub use sockets::{Dial, address_of, carry_by, deliver, host_of};
 pub use state::{Host, WORLD, now, run};
 pub use threads::{host, on_host, pause, resume, threads_of};
-pub use time::set_clock;
+pub use time::{EPOCH, set_clock};

@@ -8,8 +8,8 @@ use crate::state::{Host, WORLD, me, with};
 use crate::sys::{self, Original};
 use crate::threads::{self, Wait};
 
-/// A day in 2023. Files are as old as the real clock says, which is later, so that to the hosts none of them is old.
-const EPOCH: u64 = 1_700_000_000;
+/// What wall clocks show at the beginning, in seconds since 1970: a day in 2023. Files are as old as the real clock says, which is later, so that to the hosts none of them is old.
+pub const EPOCH: u64 = 1_700_000_000;
 /// What monotonic clocks show at the beginning: hosts have been up for a while.
 const UPTIME: u64 = 1_000_000_000_000;
 /// So many looks at clocks, with nothing between them that takes time, take a microsecond: who waits by looking gets there.

@@ -3,7 +3,7 @@
 mod check;
 mod client;
 mod faults;
-mod forgotten;
+
 mod history;
 mod jobs;
 mod node;

@@ -223,6 +223,7 @@ impl Store {
                 sleep(span).await;
             }
             Self::Clock(seconds) => {
+                world.history.note(Note::StoreClock);
                 machine::set_clock(own, seconds);
                 sleep(span).await;
                 machine::set_clock(own, 0);

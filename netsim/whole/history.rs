@@ -33,6 +33,8 @@ pub(super) enum Note {
     Struck { node: String },
     /// A store has lost what it committed since then.
     Lost { since: Duration },
+    /// A store's clock is wrong for a while.
+    StoreClock,
     /// Anything else that helps to understand a run.
     Told { text: String },
 }
@@ -87,6 +89,12 @@ impl History {
         let lines = notes.iter().skip(notes.len().saturating_sub(count));
         lines.map(|(at, note)| self.line(*at, note) + "\n").collect()
     }
+}
+
+/// Since when a store has lost what it committed, once for each time.
+pub(super) fn losses(notes: &[(Duration, Note)]) -> Vec<Duration> {
+    let since = |note: &Note| if let Note::Lost { since } = note { Some(*since) } else { None };
+    notes.iter().filter_map(|(_, note)| since(note)).collect()
 }
 
 /// What a reader got.

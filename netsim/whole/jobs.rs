@@ -8,8 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::forgotten;
-use super::history::{Note, Text};
+use super::history::{Note, Text, losses};
 use super::runner;
 use super::world::{FORGOTTEN, World, seen};
 
@@ -38,13 +37,35 @@ pub(super) struct Placed {
     pub(super) unconfirmed: bool,
     priority: i64,
     forks: u64,
+    /// It is placed through the group that has limits.
+    pub(super) is_narrow: bool,
     /// What has to succeed before it, if anything.
     need: Option<Box<Job>>,
     /// Its controller was told of that.
     is_told: Rc<Cell<bool>>,
 }
 
+/// The group that has limits, of jobs and of their forks.
+const NARROW: &str = "narrow";
+pub(super) const NARROW_JOBS: usize = 3;
+pub(super) const NARROW_FORKS: u64 = 13;
+
+/// Makes it, at a controller that has nothing else to do.
+pub(super) async fn make_group(world: &World, control: usize) {
+    let group = json!({
+        "command": "controller", "op": "group.create", "name": NARROW, "policy_instance_percentage": 100,
+        "max_concurrent_jobs": NARROW_JOBS, "max_forks": NARROW_FORKS
+    });
+    let made = world.ask(control, &group.to_string()).await.unwrap();
+    assert_eq!(made["ok"], true, "{made}");
+}
+
 impl Placed {
+    /// What it takes of a node while it runs (the contract's 4: its forks, by default 5, and one more).
+    pub(super) fn impact(&self) -> u64 {
+        1 + if self.forks == 0 { 5 } else { self.forks }
+    }
+
     /// What has to succeed before it, if its controller knows.
     pub(super) fn need(&self) -> Option<&Job> {
         self.need.as_deref().filter(|_| self.is_told.get())
@@ -61,6 +82,8 @@ pub(super) struct Job {
     pub(super) submitted_by: String,
     /// Its playbook fails.
     pub(super) fails: bool,
+    /// Its process ends without a word about the playbook.
+    pub(super) dies: bool,
     /// Its number, once a controller has given it one.
     number: Rc<Cell<Option<i64>>>,
     lines: u64,
@@ -88,10 +111,12 @@ impl Job {
             } else {
                 Vec::new()
             };
-            let retries = if world.chance(0.4) { 2 } else { 0 };
+            let retries = world.choose(&[0, 0, 1, 2]).unwrap();
             let unconfirmed = retries > 0 && world.chance(0.3);
-            let (priority, forks) =
-                (world.choose(&[0, 0, 0, 5, -5]).unwrap(), world.choose(&[0, 1, 5]).unwrap());
+            let priority = world.choose(&[0, 0, 0, 5, -5]).unwrap();
+            let is_narrow = world.chance(0.2);
+            // More than any node has are the last.
+            let forks = world.choose(if is_narrow { &[0, 1, 5, 12] } else { &[0, 1, 5, 12, 20] }).unwrap();
             (
                 by,
                 Kind::Placed(Placed {
@@ -100,6 +125,7 @@ impl Job {
                     unconfirmed,
                     priority,
                     forks,
+                    is_narrow,
                     need,
                     is_told: Rc::default(),
                 }),
@@ -108,6 +134,7 @@ impl Job {
         Self {
             tag: format!("j{number}"),
             fails: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
+            dies: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
             kind,
             by,
             submitted_by: world.names[by].clone(),
@@ -115,7 +142,7 @@ impl Job {
             lines: world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(),
             millis: world.choose(&[0, 10, 300, 3000, 30_000, 120_000]).unwrap(),
             begins: world.millis(0..120_000),
-            cancel: world.chance(0.2).then(|| world.millis(0..20_000)),
+            cancel: world.chance(0.25).then(|| world.millis(0..20_000)),
             stands: Rc::new(RefCell::new("not submitted".to_owned())),
         }
     }
@@ -136,6 +163,9 @@ impl Job {
         if !placed.words.is_empty() {
             header["exclusive"] = json!(placed.words);
         }
+        if placed.is_narrow {
+            header["groups"] = json!({"launch": [NARROW]});
+        }
         if placed.retries > 0 {
             header["retry"] =
                 json!({"max": placed.retries, "on": ["lost", "error"], "unconfirmed": placed.unconfirmed});
@@ -150,7 +180,7 @@ impl Job {
     }
 
     fn payload(&self) -> String {
-        let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "millis": self.millis, "status": self.status()}});
+        let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "millis": self.millis, "status": self.status(), "dies": self.dies}});
         format!("{kwargs}\n{}\n", json!({"eof": true}))
     }
 
@@ -270,7 +300,7 @@ async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
         Ok(status) => Some(status),
         Err(error) if is_unknown(&error) => {
             // One that shows a job of which nobody knows any more is released.
-            if matches!(job.kind, Kind::Placed(_)) && !forgotten::losses(&world.history.notes()).is_empty() {
+            if matches!(job.kind, Kind::Placed(_)) && !losses(&world.history.notes()).is_empty() {
                 return Some(json!({"State": 3, "Detail": FORGOTTEN}));
             }
             world.miss(format!("{}: unit {unit} is gone", job.tag));
@@ -282,7 +312,7 @@ async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
 
 /// What its controller has of it, once that has ended.
 async fn row(world: &World, job: &Job, unit: &str) -> Value {
-    let is_forgetful = !forgotten::losses(&world.history.notes()).is_empty();
+    let is_forgetful = !losses(&world.history.notes()).is_empty();
     loop {
         // After a loss a job may have got another number, and its own is another's.
         let number = match status(world, job, unit).await {

@@ -30,8 +30,9 @@ const KILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
 const SHORT: Duration = Duration::from_millis(20);
 /// Longest message.
 const MESSAGE: usize = 64 * 1024;
-const SIZE: &str =
-    r#"{"cpu_count": 2, "mem_in_bytes": 17179869184, "runner_version": "2.4.0", "uuid": "u", "errors": []}"#;
+/// How many forks each host can run: one for each 100 MiB beyond the first two GiB, which is more than its processors allow.
+pub(super) const CAPACITY: u64 = 14;
+const MEMORY: u64 = (2 << 30) + CAPACITY * (100 << 20);
 
 /// Has what daemons start be spawners of this kind.
 pub(super) fn stand_in(history: &History) {
@@ -215,6 +216,8 @@ struct Command {
     /// How long it takes for all of them.
     takes: Duration,
     out: fs::File,
+    /// Its exit code, unless something ends it.
+    code: i32,
 }
 
 impl Command {
@@ -223,13 +226,28 @@ impl Command {
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let asked = lines.filter_map(|mut line| line.get_mut("kwargs").map(Value::take)).next();
         let Some(asked) = asked else {
-            let size = params.contains("--worker-info").then(|| format!("{SIZE}\n").into_bytes());
-            return Self { tag: None, pieces: size.into_iter().collect(), takes: Duration::ZERO, out };
+            let size = params.contains("--worker-info").then(|| {
+                let size = json!({"cpu_count": 2, "mem_in_bytes": MEMORY, "runner_version": "2.4.0", "uuid": "u", "errors": []});
+                format!("{size}\n").into_bytes()
+            });
+            return Self {
+                tag: None,
+                pieces: size.into_iter().collect(),
+                takes: Duration::ZERO,
+                out,
+                code: 0,
+            };
         };
         let tag = asked["tag"].as_str().unwrap_or_default().to_owned();
         let status = asked["status"].as_str().unwrap_or("successful");
+        let mut pieces = output(&tag, asked["lines"].as_u64().unwrap_or(3), status, pid);
+        let dies = asked["dies"] == true;
+        if dies {
+            pieces.truncate(pieces.len() - AFTER_VERDICT - 1);
+        }
         Self {
-            pieces: output(&tag, asked["lines"].as_u64().unwrap_or(3), status, pid),
+            pieces,
+            code: i32::from(dies),
             takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)),
             tag: Some(tag),
             out,
@@ -254,7 +272,7 @@ impl Command {
                 return End::Exit(1);
             }
         }
-        ended_by(process, pause).unwrap_or(End::Exit(0))
+        ended_by(process, pause).unwrap_or(End::Exit(self.code))
     }
 }
 

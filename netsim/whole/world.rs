@@ -119,6 +119,10 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
         node.borrow_mut().boot(&world.log);
     }
     sleep(Duration::from_secs(5)).await;
+    let stores = if world.postgres.is_some() { 1 } else { world.controls };
+    for control in 0..stores {
+        jobs::make_group(&world, control).await;
+    }
     let mut jobs: Vec<Job> = Vec::new();
     for number in 0..plan.jobs {
         jobs.push(Job::new(&world, number, &jobs));

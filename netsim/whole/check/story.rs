@@ -1,0 +1,147 @@
+//! What happened to one job: its notes, its processes, and what its controller says of its attempts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use meshd_machine as machine;
+use serde_json::Value;
+
+use crate::command::history::Note;
+use crate::command::jobs::{Job, Kind, Placed};
+
+pub(super) struct Story<'a> {
+    pub(super) job: &'a Job,
+    pub(super) notes: Vec<(Duration, &'a Note)>,
+    pub(super) runs: Vec<Run>,
+    /// What its controller has of it, if that was asked for it.
+    pub(super) row: Option<&'a Value>,
+}
+
+/// A process of a job.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) pid: u32,
+    pub(super) node: String,
+    pub(super) unit: String,
+    pub(super) from: Duration,
+    pub(super) to: Option<Duration>,
+    /// It came to its end.
+    pub(super) whole: bool,
+}
+
+/// An attempt, by the row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt<'a> {
+    pub(super) number: u64,
+    pub(super) unit: &'a str,
+    pub(super) placed: Duration,
+    pub(super) ended: Option<Duration>,
+    pub(super) outcome: &'a str,
+}
+
+/// The stories of all jobs.
+pub(super) fn tell<'a>(notes: &'a [(Duration, Note)], jobs: &'a [Job]) -> Vec<Story<'a>> {
+    let mut of_job: BTreeMap<&str, Vec<(Duration, &Note)>> = BTreeMap::new();
+    for (at, note) in notes {
+        if let Some(tag) = tag_of(note) {
+            of_job.entry(tag).or_default().push((*at, note));
+        }
+    }
+    let story = |job: &'a Job| {
+        let notes = of_job.remove(job.tag.as_str()).unwrap_or_default();
+        let row = notes
+            .iter()
+            .find_map(|(_, note)| if let Note::Row { row, .. } = note { Some(row) } else { None });
+        Story { job, runs: runs_of(&notes), notes, row }
+    };
+    jobs.iter().map(story).collect()
+}
+
+fn tag_of(note: &Note) -> Option<&str> {
+    match note {
+        Note::Started { tag, .. }
+        | Note::Ended { tag, .. }
+        | Note::Killed { tag, .. }
+        | Note::Accepted { tag, .. }
+        | Note::Cancelled { tag }
+        | Note::Seen { tag, .. }
+        | Note::Read { tag, .. }
+        | Note::Row { tag, .. }
+        | Note::Released { tag, .. } => Some(tag),
+        Note::Struck { .. } | Note::Lost { .. } | Note::StoreClock | Note::Told { .. } => None,
+    }
+}
+
+fn runs_of(notes: &[(Duration, &Note)]) -> Vec<Run> {
+    let mut runs: BTreeMap<u32, Run> = BTreeMap::new();
+    for (at, note) in notes {
+        match note {
+            Note::Started { pid, unit, node, .. } => {
+                let (node, unit) = (node.clone(), unit.clone());
+                runs.insert(*pid, Run { pid: *pid, node, unit, from: *at, to: None, whole: false });
+            }
+            Note::Ended { pid, .. } => {
+                let run = runs.get_mut(pid).expect("it has started");
+                (run.to, run.whole) = (Some(*at), true);
+            }
+            Note::Killed { pid, .. } => runs.get_mut(pid).expect("it has started").to = Some(*at),
+            _ => {}
+        }
+    }
+    runs.into_values().collect()
+}
+
+impl Run {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.is_open_at(other.from) || other.is_open_at(self.from)
+    }
+
+    pub(super) fn is_open_at(&self, at: Duration) -> bool {
+        self.from <= at && self.to.is_none_or(|to| to > at)
+    }
+}
+
+impl<'a> Story<'a> {
+    /// What its controller knows of it, if it has one.
+    pub(super) fn placed(&self) -> Option<&'a Placed> {
+        match &self.job.kind {
+            Kind::Placed(placed) => Some(placed),
+            Kind::Plain { .. } => None,
+        }
+    }
+
+    /// A time in its row, in the time of the run. A store reads its host's clock when it is opened, and no node starts
+    /// while that is wrong.
+    pub(super) fn time(&self, of: &str) -> Option<Duration> {
+        self.row.and_then(|row| time(&row[of]))
+    }
+
+    /// The first ones may be forgotten if nothing ran in them.
+    pub(super) fn attempts(&self) -> Vec<Attempt<'a>> {
+        let of_row = self.row.and_then(|row| row["attempts"].as_array());
+        let attempt = |value: &'a Value| Attempt {
+            number: value["n"].as_u64().expect("an attempt has a number"),
+            unit: value["unit"].as_str().expect("an attempt has a unit"),
+            placed: time(&value["placed"]).expect("an attempt was placed in the run"),
+            ended: time(&value["ended"]),
+            outcome: value["outcome"].as_str().unwrap_or_default(),
+        };
+        of_row.into_iter().flatten().map(attempt).collect()
+    }
+
+    /// Whether none of its attempts was given up while it may have run: then what it keeps from others is free.
+    pub(super) fn is_certain(&self) -> bool {
+        let Some(finished) = self.time("finished") else { return false };
+        let is_over = |attempt: &Attempt<'_>| {
+            attempt.outcome != "lost" && attempt.ended.is_some_and(|ended| ended <= finished)
+        };
+        self.attempts().iter().all(is_over)
+    }
+}
+
+fn time(value: &Value) -> Option<Duration> {
+    let time: Timestamp = value.as_str()?.parse().ok()?;
+    let since = time.as_millisecond().checked_sub(machine::EPOCH as i64 * 1000)?;
+    u64::try_from(since).ok().map(Duration::from_millis)
+}

@@ -1,0 +1,69 @@
+//! What readers of a unit's output get.
+
+use super::story::{Run, Story};
+use crate::command::history::{Note, Text};
+use crate::command::jobs::{Job, Kind};
+
+pub(super) fn check(story: &Story<'_>) -> Vec<String> {
+    let mut missed = Vec::new();
+    let (mut last, mut read): (_, Option<&Text>) = (None, None);
+    for (_, note) in &story.notes {
+        match note {
+            Note::Seen { state, size, .. } => last = Some((*state, *size)),
+            Note::Read { text, .. } => {
+                // Of a job that has failed a power loss may have taken what was not flushed, and its controller has added a
+                // line that says why it failed.
+                let has_failed = last.is_some_and(|(state, _)| state > 2);
+                let is_less =
+                    |before: &Text| has_failed && (story.placed().is_some() || before.0.starts_with(&text.0));
+                if let Some(before) = read.filter(|before| *before != text && !is_less(before)) {
+                    missed.push(format!("readers got different texts: {before:?} and {text:?}"));
+                }
+                read = Some(text);
+            }
+            _ => {}
+        }
+    }
+    if let (Some(last), Some(text)) = (last, read) {
+        missed.extend(check_last(story, last, text));
+    }
+    missed
+}
+
+/// What a reader has got of a job that has ended. The attempts of a controller's job follow each other in it.
+fn check_last(story: &Story<'_>, (state, size): (u64, u64), Text(text): &Text) -> Option<String> {
+    let (job, runs) = (story.job, &story.runs);
+    let wholes = || runs.iter().filter(|run| run.whole).map(|run| job.output(run.pid));
+    if size != text.len() as u64 {
+        return Some(format!("its reader got {} bytes of {size}", text.len()));
+    }
+    let is_lost = story.row.is_some() && !story.is_certain();
+    match (&job.kind, state) {
+        (Kind::Plain { .. }, 2) if !wholes().any(|whole| whole == **text) => {
+            Some(format!("it succeeded, and its reader got {} bytes that are no run's", text.len()))
+        }
+        (Kind::Placed(_), 2) if !runs.iter().any(|run| ends_with(text, job, run, is_lost)) => Some(format!(
+            "it succeeded, and its reader got {} bytes that do not end with a run's",
+            text.len()
+        )),
+        (Kind::Plain { .. }, _) if !text.is_empty() => {
+            let is_begin = runs.iter().any(|run| job.output(run.pid).starts_with(text));
+            (!is_begin).then(|| format!("its reader got {} bytes that no run has begun with", text.len()))
+        }
+        _ => None,
+    }
+}
+
+/// What a controller adds to the output of an attempt that came to no end.
+const ADDED: &[u8] = b"{\"eof\": true}\n";
+
+/// Whether a text ends with all that this run wrote, or of one that was killed or given up with what tells how it ended.
+fn ends_with(text: &[u8], job: &Job, run: &Run, is_lost: bool) -> bool {
+    let whole = job.output(run.pid);
+    if text.ends_with(&whole) {
+        return true;
+    }
+    let text = text.strip_suffix(ADDED).unwrap_or(text);
+    let is_cut = !run.whole || is_lost;
+    is_cut && (job.verdict(run.pid)..whole.len()).any(|length| text.ends_with(&whole[..length]))
+}
