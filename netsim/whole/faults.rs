@@ -199,9 +199,15 @@ impl Fault {
                 machine::set_disk(host(node), Disk::default());
             }
             Self::Reload(node) => {
-                world.nodes[node].borrow().change_configuration(true);
-                sleep(span).await;
-                world.nodes[node].borrow().change_configuration(false);
+                for more in [true, false] {
+                    world.nodes[node].borrow().change_configuration(more);
+                    // Files of the first version are read again when somebody says so.
+                    let answer = world.ask(node, "reload").await;
+                    world.history.tell(format!("reload answered: {}", answer.is_ok()));
+                    if more {
+                        sleep(span).await;
+                    }
+                }
             }
             Self::KillJobs(node) => machine::kill_all(jobs_of(host(node))),
             Self::Store(what) => what.act(world, span).await,
