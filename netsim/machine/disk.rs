@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -102,6 +103,11 @@ pub fn lose_unflushed(host: Host) {
         let Machine { disks, chance, .. } = machine;
         disks.lose(host, chance);
     });
+}
+
+/// The descriptors by which the disks undo what is not flushed.
+pub fn descriptors() -> Vec<RawFd> {
+    with(|machine| machine.disks.files.values().map(|contents| contents.file.as_raw_fd()).collect())
 }
 
 /// What is flushed.

@@ -31,7 +31,9 @@ mod sys;
 mod threads;
 mod time;
 
-pub use disk::{Disk, lose_unflushed, mount, set_disk, switch_off, switch_on};
+pub use disk::{
+    Disk, descriptors as disk_descriptors, lose_unflushed, mount, set_disk, switch_off, switch_on,
+};
 pub use processes::{Process, Start, begin, kill_all, start_by};
 pub use sockets::{Dial, address_of, carry_by, deliver, host_of};
 pub use state::{Host, WORLD, now, run};

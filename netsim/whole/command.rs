@@ -6,6 +6,7 @@ mod faults;
 
 mod history;
 mod jobs;
+mod left;
 mod node;
 mod postgres;
 mod runner;

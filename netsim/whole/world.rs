@@ -21,7 +21,7 @@ use super::jobs::{self, Job};
 use super::node::{Node, Place};
 use super::postgres::Postgres;
 use super::wire::Net;
-use super::{check, runner};
+use super::{check, left, runner};
 use meshd::telemetry::Log;
 
 /// How long everything may take once all is well again.
@@ -123,6 +123,7 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     for control in 0..stores {
         jobs::make_group(&world, control).await;
     }
+    let fresh = left::files(&world);
     let mut jobs: Vec<Job> = Vec::new();
     for number in 0..plan.jobs {
         jobs.push(Job::new(&world, number, &jobs));
@@ -153,6 +154,9 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     }
     world.nothing_is_left().await;
     let mut missed = world.missed.borrow().clone();
+    if missed.is_empty() {
+        missed.extend(left::check(&world, &fresh).await);
+    }
     missed.extend(check::check(&history.notes(), &jobs));
     for node in &world.nodes {
         let crash = node.borrow_mut().begin_crash(false);

@@ -34,7 +34,7 @@ fn passed(first: &Story<'_>, later: &Story<'_>) -> Option<Duration> {
         return None;
     }
     let passes = later.attempts().into_iter().find(|attempt| {
-        // Where it was pending for long, that it was placed first is no matter of the same pass.
+        // The words of the later one were free when it was placed first: the same ones were free for the first job.
         let has_words = one.words.is_empty() || one.words == other.words && attempt.number == 1;
         has_words && created < attempt.placed && attempt.placed < own.placed
     })?;
