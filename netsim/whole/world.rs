@@ -94,6 +94,8 @@ pub(super) struct World {
     /// Which nodes are busy with a fault that does not go with another one.
     pub(super) busy: RefCell<BTreeSet<usize>>,
     pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
+    /// Where all files are.
+    pub(super) place: String,
     log: Log,
 }
 
@@ -246,6 +248,7 @@ impl World {
             missed: RefCell::default(),
             busy: RefCell::default(),
             busy_links: RefCell::default(),
+            place: place.path().display().to_string(),
             log: log.clone(),
         }
     }
