@@ -36,6 +36,6 @@ pub use disk::{
 };
 pub use processes::{Process, Start, begin, kill_all, start_by};
 pub use sockets::{Dial, address_of, carry_by, deliver, host_of};
-pub use state::{Host, WORLD, now, run};
+pub use state::{Host, WORLD, boot, now, run};
 pub use threads::{host, on_host, pause, resume, threads_of};
 pub use time::{EPOCH, set_clock};

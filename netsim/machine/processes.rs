@@ -156,6 +156,14 @@ fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     Some(file_of(text.as_bytes()))
 }
 
+/// The kernel's random ID of the time since this thread's host booted, if the path is of that.
+fn boot_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
+    let me = me().filter(|_| path == c"/proc/sys/kernel/random/boot_id")?;
+    let boot =
+        with(|machine| Some(machine.hosts.get(&machine.threads.host_of(me)?)?.boot)).unwrap_or_default();
+    Some(file_of(format!("{boot:08x}-0000-4000-8000-000000000000\n").as_bytes()))
+}
+
 /// A file with this in it.
 fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
     let args = [c"machine".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0];
@@ -335,7 +343,7 @@ unsafe extern "C" fn posix_spawnp(
 /// The paths that are the machine's to answer, for whoever opens files.
 pub(crate) unsafe fn opened(path: *const c_char) -> Option<c_int> {
     let path = unsafe { CStr::from_ptr(path) };
-    stat_file(path).map(|made| match made {
+    stat_file(path).or_else(|| boot_file(path)).map(|made| match made {
         Ok(file) => file.into_raw_fd(),
         Err(errno) => sys::fail(errno) as c_int,
     })

@@ -31,6 +31,7 @@ pub(crate) struct Machine {
     pub(crate) disks: Disks,
     pub(crate) sockets: Sockets,
     pub(crate) processes: Processes,
+    boots: u64,
 }
 
 /// What is so of a host now.
@@ -40,6 +41,8 @@ pub(crate) struct HostState {
     /// What its wall clock is ahead of the world's, in nanoseconds.
     pub(crate) clock_ahead: i64,
     pub(crate) disk: Disk,
+    /// Tells the time since it booted from all others, as the kernel's random ID does.
+    pub(crate) boot: u64,
     /// Nothing that its threads do has an effect.
     pub(crate) off: bool,
 }
@@ -96,12 +99,23 @@ pub fn run<T>(seed: u64, simulation: impl FnOnce() -> T) -> T {
         disks: Disks::default(),
         sockets: Sockets::default(),
         processes: Processes::default(),
+        boots: 0,
     });
     ACTIVE.store(true, Ordering::SeqCst);
     become_thread(Some(threads::FIRST));
     let done = simulation();
     become_thread(None);
     done
+}
+
+/// These hosts boot, as one machine: what tells one boot from another is new.
+pub fn boot(hosts: &[Host]) {
+    with(|machine| {
+        machine.boots += 1;
+        for host in hosts {
+            machine.hosts.entry(*host).or_default().boot = machine.boots;
+        }
+    });
 }
 
 /// How long the run has taken, in its own time.

@@ -109,6 +109,7 @@ impl Crash {
         }
         if let [host, _jobs] = *self.hosts {
             machine::lose_unflushed(host);
+            machine::boot(&self.hosts);
         }
         machine::switch_on(&self.hosts);
     }
@@ -124,6 +125,7 @@ impl Node {
         );
         std::fs::write(files.join("meshd.yml"), &text).unwrap();
         machine::mount(host, &files);
+        machine::boot(&[host, jobs_of(host)]);
         Self { host, name: name.to_owned(), files, configuration: text, process: None }
     }
 

@@ -137,7 +137,7 @@ impl Remains {
         }
         let cancelled = dir.is_marked_cancelled();
         let killed = match runner {
-            Some(runner) if runner.is_of_this_boot() => kill_leftovers(dir, limits),
+            Some(runner) if runner.is_of_this_boot()? => kill_leftovers(dir, limits),
             Some(_) | None => Killed::default(),
         };
         Ok(Self::None(Found { cancelled, killed, stdout_size: dir.stdout_size() }))
@@ -146,6 +146,6 @@ impl Remains {
 
 /// The exit record of a runner. A power loss may have left it, and not the output that it counts.
 fn exit_record_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
-    let is_of_this_boot = runner.is_some_and(Identity::is_of_this_boot);
+    let is_of_this_boot = runner.map(Identity::is_of_this_boot).transpose()? == Some(true);
     Ok(dir.exit_record()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))
 }

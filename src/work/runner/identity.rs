@@ -86,8 +86,11 @@ impl Identity {
     }
 
     /// Whether the machine has not been restarted since.
-    pub(crate) fn is_of_this_boot(&self) -> bool {
-        boot().is_ok_and(|boot| boot == self.boot)
+    ///
+    /// # Errors
+    /// When that cannot be known for now.
+    pub(crate) fn is_of_this_boot(&self) -> io::Result<bool> {
+        Ok(boot()? == self.boot)
     }
 
     /// Whether the process is there, as far as can be known: one that cannot be looked at, for want of descriptors
