@@ -21,11 +21,13 @@ pub struct Disk {
     pub flush_micros: u32,
     /// There is no room for more.
     pub full: bool,
+    /// Flushes are answered, and nothing is kept for them.
+    pub lies: bool,
 }
 
 impl Default for Disk {
     fn default() -> Self {
-        Self { flush_micros: 2000, full: false }
+        Self { flush_micros: 2000, full: false, lies: false }
     }
 }
 
@@ -110,6 +112,12 @@ pub fn descriptors() -> Vec<RawFd> {
     with(|machine| machine.disks.files.values().map(|contents| contents.file.as_raw_fd()).collect())
 }
 
+/// Takes a directory away for good, as from a host that has got another disk. Nothing may run there, and nothing may be there
+/// that is not flushed.
+pub fn wipe(dir: &Path) {
+    with(|_| drop(fs::remove_dir_all(dir)));
+}
+
 /// What is flushed.
 pub(crate) enum Flushed {
     /// The contents of the file with this inode.
@@ -180,6 +188,14 @@ impl Disks {
     /// A flush that begins now.
     pub(crate) fn begin_flush(&self, what: Flushed) -> Flush {
         Flush { what, until: self.latest }
+    }
+
+    /// The host on whose disk that is, if there is something to flush.
+    pub(crate) fn host_of_flush(&self, flush: &Flush) -> Option<Host> {
+        match &flush.what {
+            Flushed::File(inode) => self.host_of_file(*inode),
+            Flushed::Names(dir) => self.host_of(dir),
+        }
     }
 
     /// What was changed before that flush began lasts.

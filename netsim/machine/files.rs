@@ -11,7 +11,7 @@ use libc::{iovec, mode_t, off64_t, size_t, ssize_t};
 
 use crate::disk::{Disks, Flushed, Undo};
 use crate::processes;
-use crate::state::{Host, WORLD, me, with};
+use crate::state::{Host, Machine, WORLD, me, with};
 use crate::{sys, time};
 
 /// Whether this thread's host does nothing any more.
@@ -365,7 +365,12 @@ fn flush(number: libc::c_long, fd: c_int) -> c_int {
             return sys::fail(libc::EIO) as c_int;
         }
         if let Some(flush) = flush {
-            with(|machine| machine.disks.end_flush(flush));
+            with(|Machine { disks, hosts, .. }| {
+                let host = disks.host_of_flush(&flush).and_then(|host| hosts.get(&host));
+                if host.is_none_or(|host| !host.disk.lies) {
+                    disks.end_flush(flush);
+                }
+            });
         }
     }
     unsafe { sys::call(number, [fd as usize, 0, 0, 0, 0, 0]) as c_int }

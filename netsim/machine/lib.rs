@@ -32,7 +32,7 @@ mod threads;
 mod time;
 
 pub use disk::{
-    Disk, descriptors as disk_descriptors, lose_unflushed, mount, set_disk, switch_off, switch_on,
+    Disk, descriptors as disk_descriptors, lose_unflushed, mount, set_disk, switch_off, switch_on, wipe,
 };
 pub use processes::{Process, Start, begin, kill_all, start_by};
 pub use sockets::{Dial, address_of, carry_by, deliver, host_of};

@@ -27,8 +27,10 @@ pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
     let mut missed = Vec::new();
     let losses = losses(notes);
     let is_timed = !notes.iter().any(|(_, note)| *note == Note::StoreClock);
-    let is_known =
-        |story: &Story<'_>| story.placed().is_none() || (is_timed && forgotten::count(story, &losses) == 0);
+    let is_known = |story: &Story<'_>| {
+        story.robbed().is_empty()
+            && (story.placed().is_none() || is_timed && forgotten::count(story, &losses) == 0)
+    };
     let (known, others): (Vec<_>, Vec<_>) = stories.into_iter().partition(is_known);
     for story in &others {
         let of_job = forgotten::check(story, forgotten::count(story, &losses)).into_iter();

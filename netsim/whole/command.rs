@@ -1,16 +1,19 @@
 //! The command line: one run, some, or runs without end.
 
+mod authority;
 mod check;
 mod client;
 mod faults;
 
 mod history;
+mod hostile;
 mod jobs;
 mod left;
 mod node;
 mod postgres;
 mod runner;
 mod runs;
+mod strangers;
 mod wire;
 mod world;
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 use meshd_machine::{self as machine, Disk};
 use tokio::time::sleep;
 
+use super::authority;
 use super::history::Note;
 use super::postgres::BEHIND;
 use super::runner::jobs_of;
+use super::strangers;
 use super::wire::Way;
 use super::world::{World, host};
 
@@ -35,6 +37,16 @@ pub(super) enum Fault {
     Clock(usize, i64),
     /// There is no room on the disk.
     Fill(usize),
+    /// The disk keeps nothing for a flush, and then the machine loses its power.
+    Lie(usize),
+    /// The machine is replaced by one with an empty disk.
+    Replace(usize),
+    /// A stranger has the name of a node and a link to this hop; takes jobs or not.
+    Twin(usize, usize, bool),
+    /// Somebody who is none of the mesh lies at this hop.
+    Liar(usize),
+    /// A node's certificate ends, and it is renewed only later.
+    Expire(usize),
     /// The configuration changes, and is read again.
     Reload(usize),
     /// A job's runner is killed.
@@ -67,7 +79,9 @@ impl Fault {
     pub(super) fn choose(world: &World) -> Option<Self> {
         let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
         let (one, other) = world.choose(&world.links)?;
-        let fault = match world.choose(&(0..22).collect::<Vec<_>>())? {
+        let spare = world.choose(&(world.controls..world.nodes.len()).collect::<Vec<_>>())?;
+        let hop = world.choose(&(world.controls..world.controls + world.hops).collect::<Vec<_>>())?;
+        let fault = match world.choose(&(0..32).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),
@@ -80,7 +94,12 @@ impl Fault {
             13 => Self::Clock(node, world.choose(&CLOCKS)?),
             14..16 => Self::KillJobs(node),
             16..18 => Self::Fill(node),
-            18 => Self::Reload(node),
+            18..20 => Self::Lie(spare),
+            20 => Self::Replace(spare),
+            21..23 => Self::Twin(node, hop, world.chance(0.5)),
+            23..25 => Self::Liar(hop),
+            25..27 if world.authority.is_some() => Self::Expire(node),
+            25..28 => Self::Reload(node),
             _ if world.postgres.is_none() => return Self::choose(world),
             _ => Self::Store(match world.choose(&[0, 0, 1, 1, 2, 3])? {
                 0 => Store::Pause,
@@ -100,6 +119,10 @@ impl Fault {
             | Self::Pause(node)
             | Self::Freeze(node)
             | Self::Fill(node)
+            | Self::Lie(node)
+            | Self::Replace(node)
+            | Self::Twin(node, ..)
+            | Self::Expire(node)
             | Self::Reload(node)
             | Self::Clock(node, _) => Some(*node),
             _ => None,
@@ -126,10 +149,26 @@ impl Fault {
         node.map(|node| world.busy.borrow_mut().insert(node));
         link.map(|link| world.busy_links.borrow_mut().insert(link));
         world.history.tell(format!("{} for {span:?}", self.words(&world)));
-        if let Self::Kill(node) | Self::Reset(node) | Self::KillJobs(node) | Self::Fill(node) = self {
-            world.history.note(Note::Struck { node: world.names[node].clone() });
+        let name = |node: usize| world.names[node].clone();
+        let struck = match self {
+            Self::Kill(node)
+            | Self::Reset(node)
+            | Self::KillJobs(node)
+            | Self::Fill(node)
+            | Self::Lie(node)
+            | Self::Replace(node)
+            | Self::Twin(node, ..) => Some(node),
+            _ => None,
+        };
+        if let Some(node) = struck {
+            world.history.note(Note::Struck { node: name(node) });
         }
         self.act(&world, span).await;
+        match self {
+            Self::Lie(node) | Self::Replace(node) => world.history.note(Note::Robbed { node: name(node) }),
+            Self::Twin(node, ..) => world.history.note(Note::Doubled { node: name(node) }),
+            _ => {}
+        }
         world.history.tell(format!("over: {}", self.words(&world)));
         node.map(|node| world.busy.borrow_mut().remove(&node));
         link.map(|link| world.busy_links.borrow_mut().remove(&link));
@@ -148,6 +187,12 @@ impl Fault {
             Self::Slow(one, other, delay) => format!("{} and {} {delay:?} apart", name(one), name(other)),
             Self::Clock(node, seconds) => format!("clock of {} ahead by {seconds} s", name(node)),
             Self::Fill(node) => format!("fill {}", name(node)),
+            Self::Lie(node) => format!("the disk of {} lies", name(node)),
+            Self::Replace(node) => format!("replace {}", name(node)),
+            Self::Twin(node, hop, true) => format!("another {}, with jobs, at {}", name(node), name(hop)),
+            Self::Twin(node, hop, false) => format!("another {} at {}", name(node), name(hop)),
+            Self::Liar(hop) => format!("a liar at {}", name(hop)),
+            Self::Expire(node) => format!("the certificate of {} ends", name(node)),
             Self::Reload(node) => format!("reload {}", name(node)),
             Self::KillJobs(node) => format!("kill the jobs of {}", name(node)),
             Self::Store(what) => format!("store: {what:?}"),
@@ -157,11 +202,21 @@ impl Fault {
     async fn act(&self, world: &World, span: Duration) {
         match *self {
             Self::Kill(node) | Self::Reset(node) => {
-                let loses_power = matches!(self, Self::Reset(_));
-                let crash = world.nodes[node].borrow_mut().begin_crash(loses_power);
-                if let Some(crash) = crash {
-                    crash.finish().await;
-                }
+                crash(world, node, matches!(self, Self::Reset(_))).await;
+                sleep(span).await;
+                world.boot(node);
+            }
+            Self::Lie(node) => {
+                machine::set_disk(host(node), Disk { lies: true, ..Disk::default() });
+                world.nodes[node].borrow_mut().has_lied = true;
+                sleep(span).await;
+                crash(world, node, true).await;
+                machine::set_disk(host(node), Disk::default());
+                world.boot(node);
+            }
+            Self::Replace(node) => {
+                crash(world, node, true).await;
+                machine::wipe(&world.nodes[node].borrow().data());
                 sleep(span).await;
                 world.boot(node);
             }
@@ -197,6 +252,17 @@ impl Fault {
                 machine::set_disk(host(node), Disk { full: true, ..Disk::default() });
                 sleep(span).await;
                 machine::set_disk(host(node), Disk::default());
+            }
+            Self::Twin(node, hop, takes_jobs) => strangers::twin(world, node, hop, takes_jobs, span).await,
+            Self::Liar(hop) => strangers::liar(world, hop, span).await,
+            Self::Expire(node) => {
+                renew(world, node, Duration::from_secs(1));
+                sleep(Duration::from_secs(2)).await;
+                // Links that there are stay.
+                let links = world.links.iter().filter(|(one, other)| [*one, *other].contains(&node));
+                links.for_each(|(one, other)| world.net.cut(host(*one), host(*other)));
+                sleep(span).await;
+                renew(world, node, authority::LONG);
             }
             Self::Reload(node) => {
                 for more in [true, false] {
@@ -241,6 +307,21 @@ impl Store {
                 sleep(span).await;
             }
         }
+    }
+}
+
+async fn crash(world: &World, node: usize, loses_power: bool) {
+    let crash = world.nodes[node].borrow_mut().begin_crash(loses_power);
+    if let Some(crash) = crash {
+        crash.finish().await;
+    }
+}
+
+/// Gives a node a certificate that is good for so long.
+fn renew(world: &World, node: usize, ends: Duration) {
+    if let Some(authority) = &world.authority {
+        let (file, text) = authority.issue(&world.names[node], host(node), ends);
+        world.nodes[node].borrow().put(file, &text);
     }
 }
 

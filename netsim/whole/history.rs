@@ -35,6 +35,12 @@ pub(super) enum Note {
     Lost { since: Duration },
     /// A store's clock is wrong for a while.
     StoreClock,
+    /// A node has lost what it had promised to keep.
+    Robbed { node: String },
+    /// Another node had its name until now.
+    Doubled { node: String },
+    /// A client was told that there is no such unit.
+    Gone { tag: String, unit: String },
     /// Anything else that helps to understand a run.
     Told { text: String },
 }

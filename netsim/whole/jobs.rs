@@ -10,10 +10,13 @@ use tokio::time::sleep;
 
 use super::history::{Note, Text, losses};
 use super::runner;
-use super::world::{FORGOTTEN, World, seen};
+use super::world::{World, seen};
 
 /// How long a reader stays with one connection.
 const READS: Duration = Duration::from_secs(60);
+
+/// The state of a unit that is not there, among the numbers of those that are.
+const GONE: u64 = 99;
 
 /// Who decides where it runs.
 #[derive(Clone)]
@@ -222,7 +225,7 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
             if let (Kind::Placed(_), Some(number)) = (&job.kind, status["ExtraData"]["JobID"].as_i64()) {
                 job.number.set(Some(number));
             }
-            world.history.note(seen(&job.tag, &unit, &status));
+            note_seen(&world, &job, &unit, &status);
             if status["State"].as_u64() >= Some(2) {
                 break status;
             }
@@ -239,7 +242,7 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
     while !world.calm.get() {
         sleep(world.millis(1000..20_000)).await;
         let Some(status) = status(&world, &job, &unit).await else { continue };
-        world.history.note(seen(&job.tag, &unit, &status));
+        note_seen(&world, &job, &unit, &status);
     }
     if let (Kind::Placed(_), Some(_)) = (&job.kind, job.number.get()) {
         job.stands("is looked up");
@@ -291,20 +294,23 @@ fn is_refused(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
 }
 
+/// Whether a node knows of no such unit.
 fn is_unknown(error: &std::io::Error) -> bool {
     error.to_string().contains("unknown work unit")
+}
+
+fn note_seen(world: &World, job: &Job, unit: &str, status: &Value) {
+    if status["State"] != GONE {
+        world.history.note(seen(&job.tag, unit, status));
+    }
 }
 
 async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
     match world.ask(job.by, &format!("work status {unit}")).await {
         Ok(status) => Some(status),
         Err(error) if is_unknown(&error) => {
-            // One that shows a job of which nobody knows any more is released.
-            if matches!(job.kind, Kind::Placed(_)) && !losses(&world.history.notes()).is_empty() {
-                return Some(json!({"State": 3, "Detail": FORGOTTEN}));
-            }
-            world.miss(format!("{}: unit {unit} is gone", job.tag));
-            Some(json!({"State": 99, "Detail": "gone"}))
+            world.history.note(Note::Gone { tag: job.tag.clone(), unit: unit.to_owned() });
+            Some(json!({"State": GONE, "Detail": "gone"}))
         }
         Err(_) => None,
     }
@@ -347,13 +353,10 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
             Ok(client) => client.results(&unit, before, &mut text, READS).await,
             Err(error) => Err(error),
         };
-        // A node that stops ends the stream in the middle: the end is one that the status agrees with.
-        if matches!(&done, Err(error) if is_unknown(error))
-            && let Some(status) = status(&world, &job, &unit).await
-            && status["Detail"] == FORGOTTEN
-        {
+        if done.as_ref().is_err_and(is_unknown) {
             return;
         }
+        // A node that stops ends the stream in the middle: the end is one that the status agrees with.
         if let Ok(true) = done
             && let Some(status) = status(&world, &job, &unit).await
             && status["State"].as_u64() >= Some(2)
@@ -377,6 +380,7 @@ async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
                 }
                 return;
             }
+            Err(error) if is_unknown(&error) => return,
             Err(_) => sleep(world.millis(300..3000)).await,
         }
     }

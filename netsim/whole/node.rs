@@ -80,6 +80,8 @@ impl FormatTime for Now {
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) name: String,
+    /// Its disk has once kept nothing for a flush.
+    pub(super) has_lied: bool,
     files: PathBuf,
     configuration: String,
     process: Option<Process>,
@@ -116,17 +118,23 @@ impl Crash {
 }
 
 impl Node {
-    pub(super) fn new(place: &Place, host: Host, name: &str, config: &str) -> Self {
-        let files = place.path().join(name);
-        std::fs::create_dir(&files).unwrap();
+    pub(super) fn new(files: &Path, host: Host, name: &str, config: &str) -> Self {
+        std::fs::create_dir(files).unwrap();
         let text = format!(
             "- node: {{id: {name}, datadir: '{0}/data'}}\n- control-service: {{service: control, filename: '{0}/sock'}}\n{config}",
             files.display()
         );
         std::fs::write(files.join("meshd.yml"), &text).unwrap();
-        machine::mount(host, &files);
+        machine::mount(host, files);
         machine::boot(&[host, jobs_of(host)]);
-        Self { host, name: name.to_owned(), files, configuration: text, process: None }
+        Self {
+            host,
+            name: name.to_owned(),
+            has_lied: false,
+            files: files.to_owned(),
+            configuration: text,
+            process: None,
+        }
     }
 
     pub(super) fn boot(&mut self, log: &Log) {
@@ -169,10 +177,15 @@ impl Node {
     /// Gives it one work type more, or takes that away again, as an operator does who edits the file.
     pub(super) fn change_configuration(&self, more: bool) {
         let more = if more { "- work-command: {worktype: another, command: cat}\n" } else { "" };
+        self.put("meshd.yml", &format!("{}{more}", self.configuration));
+    }
+
+    /// Puts a file in its directory, durably, in place of one of this name.
+    pub(super) fn put(&self, name: &str, text: &str) {
         let draft = self.files.join("draft");
-        std::fs::write(&draft, format!("{}{more}", self.configuration)).unwrap();
+        std::fs::write(&draft, text).unwrap();
         std::fs::File::open(&draft).unwrap().sync_all().unwrap();
-        std::fs::rename(draft, self.files.join("meshd.yml")).unwrap();
+        std::fs::rename(draft, self.files.join(name)).unwrap();
         std::fs::File::open(&self.files).unwrap().sync_all().unwrap();
     }
 
@@ -180,8 +193,13 @@ impl Node {
         self.files.join("sock")
     }
 
+    /// Where it keeps what it has to remember.
+    pub(super) fn data(&self) -> PathBuf {
+        self.files.join("data")
+    }
+
     /// Where its units are.
     pub(super) fn units(&self) -> PathBuf {
-        self.files.join("data").join(&self.name)
+        self.data().join(&self.name)
     }
 }

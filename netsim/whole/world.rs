@@ -14,6 +14,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use super::authority::{self, Authority};
 use super::client::Client;
 use super::faults::{self, Fault};
 use super::history::{History, Note};
@@ -27,8 +28,8 @@ use meshd::telemetry::Log;
 /// How long everything may take once all is well again.
 const HEALED: Duration = Duration::from_secs(600);
 
-/// In place of the Detail of a unit that is gone because its store has lost commits.
-pub(super) const FORGOTTEN: &str = "forgotten";
+/// What runs jobs.
+pub(super) const WORK_TYPE: &str = "- work-command: {worktype: ansible-runner, command: ansible-runner, params: worker, allowruntimeparams: true}\n";
 
 /// What a run is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +97,11 @@ pub(super) struct World {
     pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
     /// Where all files are.
     pub(super) place: String,
-    log: Log,
+    /// How many strangers there were.
+    pub(super) strangers: Cell<u32>,
+    /// Without it everybody is let in.
+    pub(super) authority: Option<Authority>,
+    pub(super) log: Log,
 }
 
 /// The host of a node.
@@ -204,10 +209,15 @@ impl World {
         }
         let is_shared = plan.controls > 1;
         let keys = is_shared.then(|| place.signing_keys()).unwrap_or_default();
+        let authority = rng.random_bool(0.3).then(Authority::new);
+        let files = |node: usize| place.path().join(name(node));
         let config = |node: usize, links: &[(usize, usize)]| {
-            let mut text = String::from("- tcp-listener: {port: 7000}\n");
+            let mut text = authority.as_ref().map(|_| Authority::profiles(&files(node))).unwrap_or_default();
+            let tls = if authority.is_some() { ", tls: mesh" } else { "" };
+            text += &format!("- tcp-listener: {{port: 7000{tls}}}\n");
             for (_, hop) in links.iter().filter(|(from, _)| *from == node) {
-                text += &format!("- tcp-peer: {{address: '{}:7000'}}\n", machine::address_of(host(*hop)));
+                text +=
+                    &format!("- tcp-peer: {{address: '{}:7000'{tls}}}\n", machine::address_of(host(*hop)));
             }
             if node < plan.controls {
                 let dir = place.path().join(name(node));
@@ -219,12 +229,20 @@ impl World {
                 );
             }
             if node >= plan.controls && !is_hop(node) {
-                text += "- work-command: {worktype: ansible-runner, command: ansible-runner, params: worker, allowruntimeparams: true}\n";
+                text += WORK_TYPE;
             }
             text
         };
-        let nodes = (0..count)
-            .map(|node| RefCell::new(Node::new(place, host(node), &name(node), &config(node, &links))));
+        let nodes = (0..count).map(|node| {
+            let made = Node::new(&files(node), host(node), &name(node), &config(node, &links));
+            if let Some(authority) = &authority {
+                let (file, text) = authority.file();
+                made.put(file, text);
+                let (file, text) = authority.issue(&name(node), host(node), authority::LONG);
+                made.put(file, &text);
+            }
+            RefCell::new(made)
+        });
         let nodes = nodes.collect();
         let mut names: Vec<String> = (0..count).map(name).collect();
         // A host listens only once there is somebody to carry what is sent to it.
@@ -249,6 +267,8 @@ impl World {
             busy: RefCell::default(),
             busy_links: RefCell::default(),
             place: place.path().display().to_string(),
+            strangers: Cell::new(0),
+            authority,
             log: log.clone(),
         }
     }
@@ -324,15 +344,14 @@ fn units_in(node: &Node) -> Vec<String> {
     let found = std::fs::read_dir(node.units()).into_iter().flatten().flatten();
     let mut names: Vec<String> = found.map(|one| one.file_name().to_string_lossy().into_owned()).collect();
     names.retain(|name| !name.starts_with('.') || name.starts_with(".trash") || name.starts_with(".release"));
+    // What came back with a disk that lied is no unit without its status, and not the node's to judge.
+    names.retain(|name| !node.has_lied || node.units().join(name).join("status").exists());
     names.sort();
     names.into_iter().map(|name| format!("{} {name}", node.name)).collect()
 }
 
-/// For a note of a state. A unit that its node has forgotten has none.
+/// For a note of a state.
 pub(super) fn seen(tag: &str, unit: &str, status: &Value) -> Note {
-    if status["Detail"] == FORGOTTEN {
-        return Note::Told { text: format!("unit {unit} of {tag} is gone") };
-    }
     Note::Seen {
         tag: tag.to_owned(),
         unit: unit.to_owned(),

@@ -47,6 +47,20 @@ pub(super) fn tell<'a>(notes: &'a [(Duration, Note)], jobs: &'a [Job]) -> Vec<St
         if let Some(tag) = tag_of(note) {
             of_job.entry(tag).or_default().push((*at, note));
         }
+        let ran_on = |job: &Job, node: &str| {
+            let mut notes = of_job.get(job.tag.as_str()).into_iter().flatten();
+            notes.any(|(_, note)| matches!(note, Note::Started { node: on, .. } if on == node))
+        };
+        let concerns = |job: &&Job| match (note, &job.kind) {
+            (Note::Robbed { node }, Kind::Plain { on }) => job.submitted_by == *node || on == node,
+            (Note::Robbed { node }, Kind::Placed(_)) => ran_on(job, node),
+            (Note::Doubled { node }, Kind::Plain { on }) => on == node,
+            _ => false,
+        };
+        let concerned: Vec<&Job> = jobs.iter().filter(concerns).collect();
+        for job in concerned {
+            of_job.entry(job.tag.as_str()).or_default().push((*at, note));
+        }
     }
     let story = |job: &'a Job| {
         let notes = of_job.remove(job.tag.as_str()).unwrap_or_default();
@@ -68,8 +82,14 @@ fn tag_of(note: &Note) -> Option<&str> {
         | Note::Seen { tag, .. }
         | Note::Read { tag, .. }
         | Note::Row { tag, .. }
+        | Note::Gone { tag, .. }
         | Note::Released { tag, .. } => Some(tag),
-        Note::Struck { .. } | Note::Lost { .. } | Note::StoreClock | Note::Told { .. } => None,
+        Note::Struck { .. }
+        | Note::Robbed { .. }
+        | Note::Doubled { .. }
+        | Note::Lost { .. }
+        | Note::StoreClock
+        | Note::Told { .. } => None,
     }
 }
 
@@ -128,6 +148,12 @@ impl<'a> Story<'a> {
             outcome: value["outcome"].as_str().unwrap_or_default(),
         };
         of_row.into_iter().flatten().map(attempt).collect()
+    }
+
+    /// When nodes that it concerns have lost what they had promised to keep.
+    pub(super) fn robbed(&self) -> Vec<Duration> {
+        let notes = self.notes.iter().filter(|(_, note)| matches!(note, Note::Robbed { .. }));
+        notes.map(|(at, _)| *at).collect()
     }
 
     /// Whether none of its attempts was given up while it may have run: then what it keeps from others is free.

@@ -10,6 +10,9 @@ pub(super) fn check(story: &Story<'_>) -> Vec<String> {
     let mut last: Option<(u64, &str, u64)> = None;
     let runs = &story.runs;
     for (at, note) in &story.notes {
+        if let Note::Gone { unit, .. } = note {
+            missed.push(format!("unit {unit} is gone at {at:?}"));
+        }
         let Note::Seen { state, detail, size, .. } = note else { continue };
         let now = (*state, detail.as_str(), *size);
         match last {
@@ -24,7 +27,11 @@ pub(super) fn check(story: &Story<'_>) -> Vec<String> {
         if now.0 == 2 && last.is_none_or(|last| last.0 != 2) && !has_succeeded(story, *at) {
             missed.push(format!("it succeeded, and no run of it had come to its end: {runs:?}"));
         }
-        let open = runs.iter().find(|run| run.from < *at && run.is_open_at(*at));
+        // Of a run under its node's name elsewhere nobody tells once that has other neighbours.
+        let is_elsewhere = |run: &Run| {
+            story.notes.iter().any(|(at, note)| matches!(note, Note::Doubled { .. }) && *at >= run.from)
+        };
+        let open = runs.iter().find(|run| run.from < *at && run.is_open_at(*at) && !is_elsewhere(run));
         if let (2.., None, Some(open)) = (now.0, story.placed(), open) {
             missed.push(format!("its end {now:?} was seen at {at:?} while it ran: {open:?}"));
         }
