@@ -40,6 +40,7 @@ pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
         let of_job = check_cause(story, &struck)
             .into_iter()
             .chain(unit::check(story))
+            .chain(texts::check_payload(story))
             .chain(texts::check(story))
             .chain(attempts::check(story));
         missed.extend(of_job.map(|what| format!("{}: {what}", story.job.tag)));

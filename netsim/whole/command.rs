@@ -10,6 +10,7 @@ mod hostile;
 mod jobs;
 mod left;
 mod node;
+mod output;
 mod postgres;
 mod runner;
 mod runs;

@@ -11,8 +11,8 @@ use meshd_machine as machine;
 /// Something that was done or seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A process of a job has started, for a unit of this name.
-    Started { tag: String, node: String, unit: String, pid: u32 },
+    /// A process of a job has started, for a unit of this name, and has read a payload with this digest.
+    Started { tag: String, node: String, unit: String, pid: u32, payload: u64 },
     /// It has written all that it had to, and ended.
     Ended { tag: String, pid: u32 },
     /// It was killed, or told to end, or could not write.
@@ -109,8 +109,13 @@ pub(super) struct Text(pub(super) Arc<Vec<u8>>);
 
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        write!(f, "{} bytes, {:016x}", self.0.len(), hasher.finish())
+        write!(f, "{} bytes, {:016x}", self.0.len(), digest(&self.0))
     }
+}
+
+/// Tells texts apart.
+pub(super) fn digest(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }

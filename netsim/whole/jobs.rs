@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::history::{Note, Text, losses};
-use super::runner;
+use super::history::{Note, Text, digest, losses};
+use super::output::{Output, letters};
 use super::world::{World, seen};
 
 /// How long a reader stays with one connection.
@@ -90,10 +90,16 @@ pub(super) struct Job {
     /// Its number, once a controller has given it one.
     number: Rc<Cell<Option<i64>>>,
     lines: u64,
+    /// How much a line brings.
+    width: usize,
+    /// Bytes that its payload packs.
+    packed: usize,
     millis: u64,
     begins: Duration,
     /// When it is cancelled, if it is.
     cancel: Option<Duration>,
+    /// What its last reader got.
+    text: Rc<RefCell<Option<Text>>>,
     pub(super) stands: Rc<RefCell<String>>,
 }
 
@@ -134,6 +140,7 @@ impl Job {
                 }),
             )
         };
+        let (lines, width) = size(world);
         Self {
             tag: format!("j{number}"),
             fails: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
@@ -142,10 +149,13 @@ impl Job {
             by,
             submitted_by: world.names[by].clone(),
             number: Rc::default(),
-            lines: world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(),
+            lines,
+            width,
+            packed: if world.chance(0.05) { 3 * world.choose(&[1, 300_000, 2_000_000]).unwrap() } else { 0 },
             millis: world.choose(&[0, 10, 300, 3000, 30_000, 120_000]).unwrap(),
             begins: world.millis(0..120_000),
             cancel: world.chance(0.25).then(|| world.millis(0..20_000)),
+            text: Rc::default(),
             stands: Rc::new(RefCell::new("not submitted".to_owned())),
         }
     }
@@ -182,25 +192,48 @@ impl Job {
         request
     }
 
-    fn payload(&self) -> String {
-        let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "millis": self.millis, "status": self.status(), "dies": self.dies}});
-        format!("{kwargs}\n{}\n", json!({"eof": true}))
+    /// What its command reads.
+    pub(super) fn payload(&self) -> String {
+        let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "width": self.width, "millis": self.millis, "status": self.status(), "dies": self.dies}});
+        let packed = match self.packed {
+            0 => String::new(),
+            count => {
+                let packed = letters(digest(self.tag.as_bytes()), count / 3 * 4);
+                format!("{}\n{packed}", json!({"zipfile": count}))
+            }
+        };
+        format!("{kwargs}\n{packed}{}\n", json!({"eof": true}))
     }
 
-    /// All that a process of it writes.
-    pub(super) fn output(&self, pid: u32) -> Vec<u8> {
-        runner::output(&self.tag, self.lines, self.status(), pid).concat()
+    /// What a process of it writes.
+    pub(super) fn output(&self, pid: u32) -> Output {
+        let (tag, status) = (self.tag.clone(), self.status().to_owned());
+        Output { tag, lines: self.lines, width: self.width, status, dies: self.dies, pid }
     }
 
-    /// How much of that tells how it ended.
-    pub(super) fn verdict(&self, pid: u32) -> usize {
-        let pieces = runner::output(&self.tag, self.lines, self.status(), pid);
-        pieces[..pieces.len() - runner::AFTER_VERDICT].concat().len()
+    /// A text that a reader got, kept once if it is the one that an earlier reader got.
+    fn kept(&self, text: Vec<u8>) -> Text {
+        let mut last = self.text.borrow_mut();
+        match &*last {
+            Some(last) if *last.0 == text => last.clone(),
+            _ => last.insert(Text(Arc::new(text))).clone(),
+        }
     }
 
     fn stands(&self, what: impl Into<String>) {
         *self.stands.borrow_mut() = what.into();
     }
+}
+
+/// How many lines a job writes, and how much each of them brings. Few write much, since all of it is read a few times.
+fn size(world: &World) -> (u64, usize) {
+    if world.chance(0.002) {
+        return (1600, 64 << 10);
+    }
+    if world.chance(0.04) {
+        return world.choose(&[(1000, 1000), (60, 50_000), (300, 65_536), (4, 5 << 20)]).unwrap();
+    }
+    (world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(), 0)
 }
 
 /// A job's life.
@@ -366,7 +399,7 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
         }
         sleep(world.millis(100..3000)).await;
     }
-    world.history.note(Note::Read { tag: job.tag.clone(), unit, text: Text(Arc::new(text)) });
+    world.history.note(Note::Read { tag: job.tag.clone(), unit, text: job.kept(text) });
 }
 
 async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {

@@ -35,8 +35,14 @@ pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String
     let left = files.difference(fresh).filter(|file| !file.ends_with(STAYS));
     let mut missed: Vec<String> = left.map(|file| format!("a file is left: {file}")).collect();
     let used = end_all(world).await;
-    for name in &world.names[..world.controls] {
-        missed.extend(rows(world, name));
+    match &world.postgres {
+        Some(postgres) => missed.extend(rows(world, "the store", &postgres.file())),
+        None => {
+            for name in &world.names[..world.controls] {
+                let dir = Path::new(&world.place).join(name).join("data").join(name);
+                missed.extend(rows(world, name, &dir.join(".controller/store.db")));
+            }
+        }
     }
     (0..world.nodes.len()).for_each(|node| world.boot(node));
     sleep(QUIET).await;
@@ -78,7 +84,7 @@ fn walk(root: &Path, below: &Path, found: &mut BTreeSet<String>) {
 /// Ends all nodes. Returns what they held.
 async fn end_all(world: &World) -> Counts {
     let mut held = Counts::new();
-    for (node, name) in world.names.iter().enumerate() {
+    for (node, name) in world.names.iter().enumerate().take(world.nodes.len()) {
         let hosts = [host(node), jobs_of(host(node))];
         held.insert(format!("{THREADS}{name}"), hosts.into_iter().map(machine::threads_of).sum());
     }
@@ -114,13 +120,12 @@ fn descriptors(world: &World) -> Counts {
 }
 
 /// What a controller's store has that must be gone with the jobs. Its node does not run.
-fn rows(world: &World, name: &str) -> Vec<String> {
-    let place = Path::new(&world.place);
-    let (from, copy) = (place.join(name).join("data").join(name).join(".controller"), place.join(".copy"));
+fn rows(world: &World, name: &str, file: &Path) -> Vec<String> {
+    let copy = Path::new(&world.place).join(".copy");
     let _first = fs::remove_dir_all(&copy);
     fs::create_dir(&copy).unwrap();
-    for file in ["store.db", "store.db-wal"] {
-        let _closed = fs::copy(from.join(file), copy.join(file));
+    for end in ["", "-wal"] {
+        let _closed = fs::copy(format!("{}{end}", file.display()), copy.join(format!("store.db{end}")));
     }
     let store = rusqlite::Connection::open(copy.join("store.db")).unwrap();
     let left = |what: &str| {

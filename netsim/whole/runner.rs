@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base64::Engine as _;
 use meshd_machine::{self as machine, Host, Process, Start};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::{Value, json};
 
-use super::history::{History, Note};
+use super::history::{History, Note, digest};
+use super::output::Output;
 
 /// Where the processes of a host's jobs are: a paused daemon does not hold them up.
 pub(super) fn jobs_of(host: Host) -> Host {
@@ -156,7 +156,8 @@ impl Runner {
         if let Some(tag) = &command.tag {
             let unit = self.dir.file_name().unwrap().to_string_lossy().into_owned();
             let node = self.dir.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-            self.history.note(Note::Started { tag: tag.clone(), node, unit, pid: self.process.pid });
+            let (tag, pid) = (tag.clone(), self.process.pid);
+            self.history.note(Note::Started { tag, node, unit, pid, payload: digest(&payload) });
         }
         Ok((status, command))
     }
@@ -207,12 +208,18 @@ fn replace_by(dir: &Path, text: &str, first: impl FnOnce(&fs::File) -> io::Resul
     fs::rename(draft, dir.join("status"))
 }
 
+/// What a command writes, piece by piece.
+enum Writes {
+    Job(Output),
+    /// How large the host is, if it was asked.
+    Size(Option<Vec<u8>>),
+}
+
 /// What a unit runs.
 struct Command {
     /// The job, if it is one.
     tag: Option<String>,
-    /// What it writes, piece by piece.
-    pieces: Vec<Vec<u8>>,
+    writes: Writes,
     /// How long it takes for all of them.
     takes: Duration,
     out: fs::File,
@@ -230,23 +237,20 @@ impl Command {
                 let size = json!({"cpu_count": 2, "mem_in_bytes": MEMORY, "runner_version": "2.4.0", "uuid": "u", "errors": []});
                 format!("{size}\n").into_bytes()
             });
-            return Self {
-                tag: None,
-                pieces: size.into_iter().collect(),
-                takes: Duration::ZERO,
-                out,
-                code: 0,
-            };
+            return Self { tag: None, writes: Writes::Size(size), takes: Duration::ZERO, out, code: 0 };
         };
         let tag = asked["tag"].as_str().unwrap_or_default().to_owned();
-        let status = asked["status"].as_str().unwrap_or("successful");
-        let mut pieces = output(&tag, asked["lines"].as_u64().unwrap_or(3), status, pid);
         let dies = asked["dies"] == true;
-        if dies {
-            pieces.truncate(pieces.len() - AFTER_VERDICT - 1);
-        }
+        let output = Output {
+            tag: tag.clone(),
+            lines: asked["lines"].as_u64().unwrap_or(3),
+            width: asked["width"].as_u64().unwrap_or(0) as usize,
+            status: asked["status"].as_str().unwrap_or("successful").to_owned(),
+            dies,
+            pid,
+        };
         Self {
-            pieces,
+            writes: Writes::Job(output),
             code: i32::from(dies),
             takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)),
             tag: Some(tag),
@@ -255,9 +259,13 @@ impl Command {
     }
 
     fn run(mut self, process: Process, dir: &Path, status: &Value) -> End {
-        let pause = self.takes / (self.pieces.len() as u32 + 1);
+        let (count, pieces): (_, Box<dyn Iterator<Item = Vec<u8>>>) = match &mut self.writes {
+            Writes::Job(output) => (output.count(), Box::new(output.pieces())),
+            Writes::Size(size) => (1, Box::new(size.take().into_iter())),
+        };
+        let pause = self.takes / (count as u32 + 1);
         let (mut ran, mut is_written) = (Duration::ZERO, false);
-        for piece in self.pieces.drain(..) {
+        for piece in pieces {
             if let Some(end) = ended_by(process, pause) {
                 return end;
             }
@@ -280,34 +288,4 @@ impl Command {
 fn ended_by(process: Process, limit: Duration) -> Option<End> {
     let signal = process.signal(limit)?;
     Some(if signal == KILL { End::Killed } else { End::Asked })
-}
-
-/// The pieces that follow the one that tells how the playbook ended.
-pub(super) const AFTER_VERDICT: usize = 3;
-
-/// All that a process of a job of this name writes: what a runner of playbooks would. No two processes write the same.
-pub(super) fn output(tag: &str, lines: u64, status: &str, pid: u32) -> Vec<Vec<u8>> {
-    let line = |value: Value| format!("{value}\n").into_bytes();
-    let mut pieces = vec![line(json!({"status": "starting", "command": ["ansible-playbook"]}))];
-    pieces.push(line(json!({"status": "running"})));
-    for number in 1..=lines {
-        let text = format!("{tag} {number}");
-        pieces.push(line(json!({"counter": number, "uuid": format!("u{number}"), "event": "verbose", "stdout": text, "event_data": {"run": pid}})));
-    }
-    pieces.push(line(json!({"status": status})));
-    let mut packed = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
-    packed
-        .start_file(
-            "rc",
-            zip::write::SimpleFileOptions::default()
-                .compression_method(zip::CompressionMethod::Stored)
-                .last_modified_time(zip::DateTime::default()),
-        )
-        .unwrap();
-    packed.write_all(if status == "successful" { b"0" } else { b"2" }).unwrap();
-    let packed = packed.finish().unwrap().into_inner();
-    pieces.push(line(json!({"zipfile": packed.len()})));
-    pieces.push(base64::engine::general_purpose::STANDARD.encode(packed).into_bytes());
-    pieces.push(line(json!({"eof": true})));
-    pieces
 }

@@ -1,7 +1,7 @@
 //! What readers of a unit's output get.
 
 use super::story::{Run, Story};
-use crate::command::history::{Note, Text};
+use crate::command::history::{Note, Text, digest};
 use crate::command::jobs::{Job, Kind};
 
 pub(super) fn check(story: &Story<'_>) -> Vec<String> {
@@ -30,16 +30,24 @@ pub(super) fn check(story: &Story<'_>) -> Vec<String> {
     missed
 }
 
+/// A command reads all that its client had to send; with less, nothing starts.
+pub(super) fn check_payload(story: &Story<'_>) -> Option<String> {
+    let sent = digest(story.job.payload().as_bytes());
+    let is_other = |note: &Note| matches!(note, Note::Started { payload, .. } if *payload != sent);
+    let (at, note) = story.notes.iter().find(|(_, note)| is_other(note))?;
+    Some(format!("it has read something else than its client sends, at {at:?}: {note:?}"))
+}
+
 /// What a reader has got of a job that has ended. The attempts of a controller's job follow each other in it.
 fn check_last(story: &Story<'_>, (state, size): (u64, u64), Text(text): &Text) -> Option<String> {
     let (job, runs) = (story.job, &story.runs);
-    let wholes = || runs.iter().filter(|run| run.whole).map(|run| job.output(run.pid));
+    let is_whole = |run: &Run| run.whole && job.output(run.pid).is(text);
     if size != text.len() as u64 {
         return Some(format!("its reader got {} bytes of {size}", text.len()));
     }
     let is_lost = story.row.is_some() && !story.is_certain();
     match (&job.kind, state) {
-        (Kind::Plain { .. }, 2) if !wholes().any(|whole| whole == **text) => {
+        (Kind::Plain { .. }, 2) if !runs.iter().any(is_whole) => {
             Some(format!("it succeeded, and its reader got {} bytes that are no run's", text.len()))
         }
         (Kind::Placed(_), 2) if !runs.iter().any(|run| ends_with(text, job, run, is_lost)) => Some(format!(
@@ -59,11 +67,15 @@ const ADDED: &[u8] = b"{\"eof\": true}\n";
 
 /// Whether a text ends with all that this run wrote, or of one that was killed or given up with what tells how it ended.
 fn ends_with(text: &[u8], job: &Job, run: &Run, is_lost: bool) -> bool {
-    let whole = job.output(run.pid);
-    if text.ends_with(&whole) {
+    let output = job.output(run.pid);
+    let ends_with = |text: &[u8], length: usize| {
+        text.len().checked_sub(length).is_some_and(|from| output.starts_with(&text[from..]))
+    };
+    let whole = output.length();
+    if ends_with(text, whole) {
         return true;
     }
     let text = text.strip_suffix(ADDED).unwrap_or(text);
     let is_cut = !run.whole || is_lost;
-    is_cut && (job.verdict(run.pid)..whole.len()).any(|length| text.ends_with(&whole[..length]))
+    is_cut && (output.verdict()..whole).any(|length| ends_with(text, length))
 }

@@ -30,6 +30,7 @@ pub(super) const BEHIND: usize = 64;
 /// A server, which lives until it is dropped.
 pub(super) struct Postgres {
     host: Host,
+    dir: PathBuf,
     orders: RefCell<Option<mpsc::UnboundedSender<Order>>>,
     thread: RefCell<Option<JoinHandle<()>>>,
 }
@@ -46,13 +47,14 @@ impl Postgres {
     /// Starts one whose files are in this directory.
     pub(super) fn start(host: Host, dir: PathBuf) -> Self {
         let (orders, given) = mpsc::unbounded_channel();
+        let files = dir.clone();
         let serve = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            tokio::task::LocalSet::new().block_on(&runtime, serve(dir, given));
+            tokio::task::LocalSet::new().block_on(&runtime, serve(files, given));
         };
         let builder = std::thread::Builder::new().name("postgres".to_owned());
         let thread = machine::on_host(host, || builder.spawn(serve)).unwrap();
-        Self { host, orders: RefCell::new(Some(orders)), thread: RefCell::new(Some(thread)) }
+        Self { host, dir, orders: RefCell::new(Some(orders)), thread: RefCell::new(Some(thread)) }
     }
 
     /// What a controller has as its store.
@@ -73,6 +75,11 @@ impl Postgres {
 
     fn order(&self, order: Order) {
         let _gone = self.orders.borrow().as_ref().map(|orders| orders.send(order));
+    }
+
+    /// The file of what it has committed.
+    pub(super) fn file(&self) -> PathBuf {
+        Tables::newest(&self.dir)
     }
 
     /// Ends it, and waits until nothing of it is left.

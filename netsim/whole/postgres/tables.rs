@@ -64,7 +64,7 @@ impl Tables {
     }
 
     fn open(dir: PathBuf, turn: u32) -> Self {
-        let primary = connect(&dir.join(format!("primary{turn}.db")));
+        let primary = connect(&primary(&dir, turn));
         let standby = dir.join(format!("standby{turn}.db"));
         primary.execute("VACUUM INTO ?1", [standby.display().to_string()]).unwrap();
         Self {
@@ -78,26 +78,36 @@ impl Tables {
         }
     }
 
+    /// The file of the one that was primary last.
+    pub(super) fn newest(dir: &Path) -> PathBuf {
+        let files = (0..).map(|turn| primary(dir, turn));
+        files.take_while(|file| file.exists()).last().expect("there is one from the start")
+    }
+
     /// The standby takes over, without so many of the last transactions. Returns since when they were lost, if any were.
     pub(super) fn fail_over(self, lost: usize) -> (Self, Option<Duration>) {
         let mut behind = self.behind.into_inner();
         let lost = behind.split_off(behind.len().saturating_sub(lost));
         behind.into_iter().for_each(|(_, transaction)| apply(&self.standby, transaction));
         let turn = self.turn + 1;
-        let primary = self.dir.join(format!("primary{turn}.db"));
-        self.standby.execute("VACUUM INTO ?1", [primary.display().to_string()]).unwrap();
+        let file = primary(&self.dir, turn);
+        self.standby.execute("VACUUM INTO ?1", [file.display().to_string()]).unwrap();
         (Self::open(self.dir, turn), lost.front().map(|(at, _)| *at))
     }
 
     pub(super) fn begin(&self) -> Transaction {
         let idle = self.idle.borrow_mut().pop();
-        let connection = idle.unwrap_or_else(|| connect(&self.dir.join(format!("primary{}.db", self.turn))));
+        let connection = idle.unwrap_or_else(|| connect(&primary(&self.dir, self.turn)));
         Transaction { connection, writes: None, done: Vec::new() }
     }
 
     pub(super) fn listen(&self) -> broadcast::Receiver<(String, String)> {
         self.notes.subscribe()
     }
+}
+
+fn primary(dir: &Path, turn: u32) -> PathBuf {
+    dir.join(format!("primary{turn}.db"))
 }
 
 fn connect(path: &Path) -> Connection {
