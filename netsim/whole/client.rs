@@ -52,8 +52,8 @@ impl Client {
     }
 
     /// Begins a submission. Returns the unit.
-    pub(super) async fn begin(&mut self, request: &Value) -> io::Result<String> {
-        let created = self.ask(&request.to_string()).await?;
+    pub(super) async fn begin(&mut self, request: &str) -> io::Result<String> {
+        let created = self.ask(request).await?;
         let id = created.strip_prefix("Work unit created with ID ");
         let id = id.and_then(|id| id.strip_suffix(". Send stdin data and EOF."));
         id.map(str::to_owned).ok_or_else(|| io::Error::other(created.clone()))
@@ -64,6 +64,13 @@ impl Client {
         self.0.get_mut().shutdown().await?;
         let line = self.line().await?;
         serde_json::from_str(&line).map_err(io::Error::other)
+    }
+
+    /// A unit's whole output, as receptorctl reads it: it has nothing more to say once it has asked.
+    pub(super) async fn all_results(mut self, unit: &str, into: &mut Vec<u8>) -> io::Result<bool> {
+        self.ask(&format!("work results {unit}")).await?;
+        self.0.get_mut().shutdown().await?;
+        self.0.read_to_end(into).await.map(|_| true)
     }
 
     /// A unit's output from a position to its end, as far as it comes within the limit; says whether that was the end.

@@ -4,6 +4,7 @@ mod authority;
 mod check;
 mod client;
 mod faults;
+mod habits;
 
 mod history;
 mod hostile;

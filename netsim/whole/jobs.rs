@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::client::Client;
+use super::habits::{self, Habit};
 use super::history::{Note, Text, digest, losses};
 use super::output::{Output, letters};
 use super::world::{World, seen};
-
-/// How long a reader stays with one connection.
-const READS: Duration = Duration::from_secs(60);
 
 /// The state of a unit that is not there, among the numbers of those that are.
 const GONE: u64 = 99;
@@ -81,8 +81,12 @@ pub(super) struct Job {
     pub(super) tag: String,
     pub(super) kind: Kind,
     /// The node whose control socket has it, and its name.
-    by: usize,
+    pub(super) by: usize,
     pub(super) submitted_by: String,
+    /// How its client goes about it.
+    habit: Habit,
+    /// How much of its payload a client sends that goes away then, before the one that sends all of it.
+    half: Option<f64>,
     /// Its playbook fails.
     pub(super) fails: bool,
     /// Its process ends without a word about the playbook.
@@ -148,6 +152,8 @@ impl Job {
             kind,
             by,
             submitted_by: world.names[by].clone(),
+            habit: Habit::choose(world),
+            half: world.chance(0.1).then(|| world.rng.borrow_mut().random_range(0.0..1.0)),
             number: Rc::default(),
             lines,
             width,
@@ -165,10 +171,13 @@ impl Job {
     }
 
     /// The request that submits it. What it needs has a number.
-    fn request(&self, world: &World) -> Value {
+    fn request(&self, world: &World) -> String {
         let request = |node: &str, work_type: &str| json!({"command": "work", "subcommand": "submit", "node": node, "worktype": work_type});
         let placed = match &self.kind {
-            Kind::Plain { on } => return request(on, "ansible-runner"),
+            Kind::Plain { on } if self.habit.speaks_in_words() => {
+                return format!("work submit {on} ansible-runner");
+            }
+            Kind::Plain { on } => return request(on, "ansible-runner").to_string(),
             Kind::Placed(placed) => placed,
         };
         let mut header =
@@ -189,7 +198,7 @@ impl Job {
         }
         let mut request = request(&world.names[self.by], "controller");
         request["header"] = header.to_string().into();
-        request
+        request.to_string()
     }
 
     /// What its command reads.
@@ -220,7 +229,7 @@ impl Job {
         }
     }
 
-    fn stands(&self, what: impl Into<String>) {
+    pub(super) fn stands(&self, what: impl Into<String>) {
         *self.stands.borrow_mut() = what.into();
     }
 }
@@ -253,8 +262,12 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
         .map(|after| tokio::task::spawn_local(cancel(world.clone(), job.clone(), unit.clone(), after)));
     let reader = tokio::task::spawn_local(read(world.clone(), job.clone(), unit.clone()));
     job.stands("waits for its end");
+    let mut held = None;
     let last = loop {
-        if let Some(status) = status(&world, &job, &unit).await {
+        if world.chance(0.1) {
+            habits::go_away(&world, &job, &unit).await;
+        }
+        if let Some(status) = status(&world, &job, &unit, &mut held).await {
             if let (Kind::Placed(_), Some(number)) = (&job.kind, status["ExtraData"]["JobID"].as_i64()) {
                 job.number.set(Some(number));
             }
@@ -272,9 +285,16 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
         job.stands("has ended, is cancelled");
         cancel.await.unwrap();
     }
+    if job.habit.releases_early() {
+        job.stands("is released early");
+        release(&world, &job, &unit).await;
+    }
     while !world.calm.get() {
         sleep(world.millis(1000..20_000)).await;
-        let Some(status) = status(&world, &job, &unit).await else { continue };
+        if job.habit.releases_early() {
+            continue;
+        }
+        let Some(status) = status(&world, &job, &unit, &mut None).await else { continue };
         note_seen(&world, &job, &unit, &status);
     }
     if let (Kind::Placed(_), Some(_)) = (&job.kind, job.number.get()) {
@@ -282,22 +302,38 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
         let row = row(&world, &job, &unit).await;
         world.history.note(Note::Row { tag: job.tag.clone(), row });
     }
-    job.stands("is read again");
-    read(world.clone(), job.clone(), unit.clone()).await;
+    if !job.habit.releases_early() {
+        job.stands("is read again");
+        read(world.clone(), job.clone(), unit.clone()).await;
+        job.stands("is released");
+        release(&world, &job, &unit).await;
+    }
     job.stands("is released");
-    release(&world, &job, &unit).await;
+    habits::stays_away(&world, &job, &unit).await;
     job.stands("is released, done");
 }
 
 /// Submits it. Gives its unit once that was answered.
 async fn submit(world: &World, job: &Job) -> Option<String> {
-    let request = job.request(world);
+    let (request, payload) = (job.request(world), job.payload());
+    if let Some(half) = job.half {
+        let part = (payload.len() as f64 * half) as usize;
+        let sent = async {
+            let mut client = world.client(job.by).await?;
+            let unit = client.begin(&request).await?;
+            client.send(&payload.as_bytes()[..part]).await?;
+            Ok::<_, std::io::Error>(unit)
+        };
+        if let Ok(unit) = sent.await {
+            world.history.tell(format!("{}: a client goes away after {part} bytes for {unit}", job.tag));
+        }
+    }
     for _attempt in 0..1000 {
         job.stands("is submitted");
         let answered = async {
             let mut client = world.client(job.by).await?;
             let unit = client.begin(&request).await?;
-            client.send(job.payload().as_bytes()).await?;
+            client.send(payload.as_bytes()).await?;
             client.finish().await?;
             Ok::<_, std::io::Error>(unit)
         };
@@ -338,8 +374,8 @@ fn note_seen(world: &World, job: &Job, unit: &str, status: &Value) {
     }
 }
 
-async fn status(world: &World, job: &Job, unit: &str) -> Option<Value> {
-    match world.ask(job.by, &format!("work status {unit}")).await {
+async fn status(world: &World, job: &Job, unit: &str, held: &mut Option<Client>) -> Option<Value> {
+    match job.habit.ask(world, job.by, &format!("work status {unit}"), held).await {
         Ok(status) => Some(status),
         Err(error) if is_unknown(&error) => {
             world.history.note(Note::Gone { tag: job.tag.clone(), unit: unit.to_owned() });
@@ -354,7 +390,11 @@ async fn row(world: &World, job: &Job, unit: &str) -> Value {
     let is_forgetful = !losses(&world.history.notes()).is_empty();
     loop {
         // After a loss a job may have got another number, and its own is another's.
-        let number = match status(world, job, unit).await {
+        let shown = match is_forgetful && !job.habit.releases_early() {
+            true => status(world, job, unit, &mut None).await,
+            false => None,
+        };
+        let number = match shown {
             Some(status) => status["ExtraData"]["JobID"].as_i64().or(job.number.get()),
             None => job.number.get(),
         };
@@ -381,9 +421,8 @@ async fn row(world: &World, job: &Job, unit: &str) -> Value {
 async fn read(world: Rc<World>, job: Job, unit: String) {
     let mut text = Vec::new();
     loop {
-        let before = text.len();
         let done = match world.client(job.by).await {
-            Ok(client) => client.results(&unit, before, &mut text, READS).await,
+            Ok(client) => job.habit.read(client, &unit, &mut text).await,
             Err(error) => Err(error),
         };
         if done.as_ref().is_err_and(is_unknown) {
@@ -391,7 +430,7 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
         }
         // A node that stops ends the stream in the middle: the end is one that the status agrees with.
         if let Ok(true) = done
-            && let Some(status) = status(&world, &job, &unit).await
+            && let Some(status) = status(&world, &job, &unit, &mut None).await
             && status["State"].as_u64() >= Some(2)
             && status["StdoutSize"].as_u64() <= Some(text.len() as u64)
         {
@@ -420,14 +459,23 @@ async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
 }
 
 async fn release(world: &World, job: &Job, unit: &str) {
-    loop {
-        match world.ask(job.by, &format!("work release {unit}")).await {
-            Ok(answer) if answer.get("released").is_some() => break,
-            Ok(answer) => job.stands(format!("is released: {answer}")),
-            Err(error) if is_unknown(&error) => break,
-            Err(error) => job.stands(format!("is released: {error}")),
+    if job.habit == (Habit::Awx { sweeps: true }) {
+        habits::sweep(world, job, unit).await;
+    } else {
+        while !release_once(world, job, unit).await {
+            sleep(world.millis(300..3000)).await;
         }
-        sleep(world.millis(300..3000)).await;
     }
     world.history.note(Note::Released { tag: job.tag.clone(), unit: unit.to_owned() });
+}
+
+/// Asks once. Says whether it is released.
+pub(super) async fn release_once(world: &World, job: &Job, unit: &str) -> bool {
+    match world.ask(job.by, &format!("work release {unit}")).await {
+        Ok(answer) if answer.get("released").is_some() => return true,
+        Ok(answer) => job.stands(format!("is released: {answer}")),
+        Err(error) if is_unknown(&error) => return true,
+        Err(error) => job.stands(format!("is released: {error}")),
+    }
+    false
 }
