@@ -46,8 +46,7 @@ struct Lsa {
     version: Version,
     /// Its links as the node listed them; those count that their other ends list as well.
     links: Arc<Links>,
-    /// The update as this node passes it on; `None` if it does not fit under this node's name, or while it is in
-    /// doubt who said it.
+    /// The update as this node passes it on; `None` if it does not fit under this node's name.
     message: Option<Bytes>,
     /// The part of the message that lists them.
     written: Bytes,
@@ -373,8 +372,12 @@ impl Lsdb {
         let mut lsa = self.remove(node)?;
         if lsa.version.0 == update.suspected_duplicate {
             lsa.version = (update.epoch, update.sequence);
-            // The links are the other one's.
-            (lsa.message, lsa.written) = (None, Bytes::new());
+            // The links are the other one's until the next update. A neighbour that is new hears what is believed: it may be the
+            // node itself, in whose name this was made up.
+            let heard =
+                RoutingUpdate { forwarding_node: self.own.clone(), suspected_duplicate: 0, ..update.clone() };
+            lsa.message = heard.message().ok();
+            lsa.written = Bytes::new();
         }
         if lsa.version.0 == update.epoch {
             // What was said under the epochs that were corrected before may still be on its way.

@@ -2,7 +2,7 @@
 
 use super::net::Net;
 use super::solo::{EPOCH, Solo, as_update, millis, node, secs, update};
-use crate::mesh::{CloseReason, Event, LinkPolicy};
+use crate::mesh::{CloseReason, Event, LinkPolicy, SessionId};
 use crate::wire::RoutingUpdate;
 
 fn via(forwarder: &str, update: RoutingUpdate) -> RoutingUpdate {
@@ -317,6 +317,27 @@ fn of_two_nodes_with_one_id_the_first_is_believed_and_both_say_so() {
         for at in ["a", "b", "c", "d"] {
             assert!(net.routes(at).contains_key("x"), "{at}: {:?}", net.routes(at));
         }
+    }
+}
+
+/// A notice in the name of a node that is away, with an epoch that it does not reach: its neighbours tell it, once it is back.
+#[test]
+fn who_was_away_when_a_notice_was_made_up_is_believed_again() {
+    let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
+    net.add("x", EPOCH);
+    net.join("x", "a");
+    net.run(secs(15));
+    net.remove("x");
+    let notice =
+        RoutingUpdate { suspected_duplicate: EPOCH, ..update("x", "made_up_", u64::MAX - 663, 9, &[]) };
+    let (of_b_and_c, now) = (SessionId(2), net.now());
+    net.mesh("b").handle_packet(of_b_and_c, via("c", notice).message().unwrap(), now);
+    net.run(secs(5));
+    net.add("x", EPOCH + 100);
+    net.join("x", "b");
+    net.run(secs(30));
+    for at in ["a", "c"] {
+        assert!(net.routes(at).contains_key("x"), "{at}: {:?}", net.routes(at));
     }
 }
 
