@@ -25,6 +25,10 @@ const STAYS: &str = ".disclaimed";
 /// Idle threads that periodic work keeps alive in a pool, more or less by chance.
 const SPARE: usize = 2;
 const THREADS: &str = "threads of ";
+/// Connections with PostgreSQL that a control node keeps once it has needed them (src/controller/store/postgres.rs), and the sockets
+/// of one here: both ends, and those of the carrier.
+const POOL: usize = 8;
+const SOCKETS: usize = 4;
 /// A node has one once it has been asked for an output.
 const LATER: &str = "anon_inode:inotify";
 
@@ -52,6 +56,7 @@ pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String
         let most = match kind.as_str() {
             LATER => usual.max(world.nodes.len()),
             _ if kind.starts_with(THREADS) => usual + SPARE,
+            "socket" if world.postgres.is_some() => usual + world.controls * POOL * SOCKETS,
             _ => usual,
         };
         if count > most {
@@ -64,7 +69,7 @@ pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String
 /// The files that all nodes have.
 pub(super) fn files(world: &World) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for name in &world.names {
+    for name in &world.names[..world.nodes.len()] {
         walk(Path::new(&world.place), Path::new(name), &mut found);
     }
     found
