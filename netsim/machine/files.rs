@@ -15,7 +15,7 @@ use crate::state::{Host, Machine, WORLD, me, with};
 use crate::{sys, time};
 
 /// Whether this thread's host does nothing any more.
-fn is_off() -> bool {
+pub(crate) fn is_off() -> bool {
     me().is_some_and(|me| {
         with(|machine| {
             let host = machine.threads.host_of(me);

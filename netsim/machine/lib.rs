@@ -8,7 +8,8 @@
 //! - `threads`: one thread runs at a time, and gives way only where it would wait. Which one is next is chance.
 //! - `time`: stands still while anybody can run, and jumps to the next moment for which somebody waits.
 //! - `chance`: all random numbers come from the seed.
-//! - `sockets`: the test carries the bytes of TCP connections from one host to another, with delays and failures.
+//! - `sockets`, `datagrams`: the test carries the bytes of TCP connections, and UDP's datagrams, from one host to another, with
+//!   delays and failures.
 //! - `files`: files are the real ones, in a directory of the test's; flushes take time. `disk`: what a power loss takes.
 //! - `processes`: what is started is a thread of the test's.
 //!
@@ -20,6 +21,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod chance;
+mod datagrams;
 mod disk;
 mod epoll;
 mod files;
@@ -31,6 +33,7 @@ mod sys;
 mod threads;
 mod time;
 
+pub use datagrams::{Datagram, carry_datagrams_by, deliver_datagram};
 pub use disk::{
     Disk, descriptors as disk_descriptors, lose_unflushed, mount, set_disk, switch_off, switch_on, wipe,
 };

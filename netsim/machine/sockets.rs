@@ -12,7 +12,7 @@ use std::sync::Arc;
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t};
 
 use crate::state::{Host, Machine, me, with};
-use crate::{processes, sys};
+use crate::{datagrams, processes, sys};
 
 /// What the names of all sockets here begin with, after the zero byte that keeps them off the file system.
 const PREFIX: &[u8] = b"machine-";
@@ -39,7 +39,7 @@ type Carrier = Arc<dyn Fn(Dial) + Send + Sync>;
 pub(crate) struct Sockets {
     carrier: Option<Carrier>,
     listening: BTreeMap<c_int, SocketAddrV4>,
-    /// Own and other address of those that dialled.
+    /// Own and other address of those whose descriptor has no name of ours.
     dialled: BTreeMap<c_int, (SocketAddrV4, SocketAddrV4)>,
     ports: BTreeMap<Host, u16>,
 }
@@ -49,6 +49,14 @@ impl Sockets {
         let next = self.ports.entry(host).or_insert(FREE_PORT);
         *next = next.wrapping_add(1).max(FREE_PORT);
         *next
+    }
+
+    /// The address of a host's socket for datagrams, which asks for this port.
+    pub(crate) fn place(&mut self, host: Host, fd: c_int, port: u16) -> SocketAddrV4 {
+        let port = if port == 0 { self.free_port(host) } else { port };
+        let at = SocketAddrV4::new(address_of(host), port);
+        self.dialled.insert(fd, (at, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)));
+        at
     }
 }
 
@@ -129,10 +137,18 @@ fn option(fd: c_int, option: c_int) -> Option<c_int> {
     (found == 0).then_some(value)
 }
 
-/// The address of a TCP socket's call, if the machine is to answer it. Hosts have no IPv6; who listens on all addresses of it
-/// gets the host's own.
-unsafe fn asked(fd: c_int, address: *const sockaddr) -> Option<(u32, SocketAddrV4)> {
-    let me = me()?;
+/// Who calls, and which address a call about a socket is about, if the machine is to answer it; and whether the socket is one
+/// of streams.
+unsafe fn asked(fd: c_int, address: *const sockaddr) -> Option<(u32, SocketAddrV4, bool)> {
+    let (me, at) = (me()?, unsafe { self::address(address) }?);
+    Some((me, at, option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM))
+}
+
+/// An address of the internet. Hosts have no IPv6; who listens on all addresses of it gets the host's own.
+pub(crate) unsafe fn address(address: *const sockaddr) -> Option<SocketAddrV4> {
+    if address.is_null() {
+        return None;
+    }
     let (ip, port) = match c_int::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
             let address = unsafe { &*address.cast::<sockaddr_in>() };
@@ -141,12 +157,20 @@ unsafe fn asked(fd: c_int, address: *const sockaddr) -> Option<(u32, SocketAddrV
         libc::AF_INET6 => (Ipv4Addr::UNSPECIFIED, unsafe { (*address.cast::<sockaddr_in6>()).sin6_port }),
         _ => return None,
     };
-    let is_stream = option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM;
-    is_stream.then(|| (me, SocketAddrV4::new(ip, u16::from_be(port))))
+    Some(SocketAddrV4::new(ip, u16::from_be(port)))
+}
+
+/// The same as the C library has it.
+pub(crate) fn sockaddr_of(address: SocketAddrV4) -> sockaddr_in {
+    let mut it: sockaddr_in = unsafe { std::mem::zeroed() };
+    it.sin_family = libc::AF_INET as sa_family_t;
+    it.sin_port = address.port().to_be();
+    it.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+    it
 }
 
 /// Puts another socket under this descriptor, with its flags.
-fn replace(fd: c_int, by: OwnedFd) -> io::Result<()> {
+pub(crate) fn replace(fd: c_int, by: OwnedFd) -> io::Result<()> {
     unsafe {
         let flags = check(sys::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]))?;
         let new = by.as_raw_fd() as usize;
@@ -154,6 +178,15 @@ fn replace(fd: c_int, by: OwnedFd) -> io::Result<()> {
         check(sys::raw(libc::SYS_dup3, [new, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]))?;
     }
     Ok(())
+}
+
+/// Two Unix sockets that are connected with each other, and do not block.
+pub(crate) fn pair(kind: c_int) -> io::Result<[OwnedFd; 2]> {
+    let mut ends = [0 as c_int; 2];
+    let kind = (kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
+    let args = [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0];
+    check(unsafe { sys::raw(libc::SYS_socketpair, args) })?;
+    Ok(ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 fn listen_at(me: u32, fd: c_int, at: SocketAddrV4) -> io::Result<()> {
@@ -178,15 +211,15 @@ fn dial(me: u32, fd: c_int, to: SocketAddrV4) -> io::Result<()> {
         (host, local, to, machine.sockets.carrier.clone().filter(|_| listens))
     });
     let carrier = carrier.ok_or(io::Error::from_raw_os_error(libc::ECONNREFUSED))?;
-    let mut ends = [0 as c_int; 2];
-    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
-    let args = [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0];
-    check(unsafe { sys::raw(libc::SYS_socketpair, args) })?;
-    let [near, end] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [near, end] = pair(libc::SOCK_STREAM)?;
     replace(fd, near)?;
     with(|machine| machine.sockets.dialled.insert(fd, (local, to)));
     carrier(Dial { from, local, to, end });
     Ok(())
+}
+
+fn host_of_thread(me: u32) -> Host {
+    with(|machine| machine.threads.host_of(me).unwrap_or(crate::WORLD))
 }
 
 fn done(result: io::Result<()>) -> c_int {
@@ -199,7 +232,8 @@ fn done(result: io::Result<()>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     match unsafe { asked(fd, address) } {
-        Some((me, at)) => done(listen_at(me, fd, at)),
+        Some((me, at, true)) => done(listen_at(me, fd, at)),
+        Some((me, at, false)) => done(datagrams::bind(host_of_thread(me), fd, at)),
         None => unsafe {
             sys::call(libc::SYS_bind, [fd as usize, address as usize, length as usize, 0, 0, 0]) as c_int
         },
@@ -209,7 +243,8 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     match unsafe { asked(fd, address) } {
-        Some((me, to)) => done(dial(me, fd, to)),
+        Some((me, to, true)) => done(dial(me, fd, to)),
+        Some((_, to, false)) => done(datagrams::connect(fd, to)),
         None => unsafe {
             sys::call(libc::SYS_connect, [fd as usize, address as usize, length as usize, 0, 0, 0]) as c_int
         },
@@ -222,6 +257,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         with(|machine: &mut Machine| {
             machine.sockets.listening.remove(&fd);
             machine.sockets.dialled.remove(&fd);
+            machine.datagrams.forget(fd);
             processes::forget(&mut machine.processes, fd);
         });
     }
@@ -253,10 +289,7 @@ unsafe fn name(
         let room = *length as usize;
         match address {
             Some(address) => {
-                let mut it: sockaddr_in = std::mem::zeroed();
-                it.sin_family = libc::AF_INET as sa_family_t;
-                it.sin_port = address.port().to_be();
-                it.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+                let it = sockaddr_of(address);
                 let size = size_of::<sockaddr_in>();
                 (&raw const it).cast::<u8>().copy_to(into.cast(), size.min(room));
                 *length = size as socklen_t;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::chance::Chance;
+use crate::datagrams::Datagrams;
 use crate::disk::{Disk, Disks};
 use crate::processes::Processes;
 use crate::sockets::Sockets;
@@ -30,6 +31,7 @@ pub(crate) struct Machine {
     pub(crate) hosts: BTreeMap<Host, HostState>,
     pub(crate) disks: Disks,
     pub(crate) sockets: Sockets,
+    pub(crate) datagrams: Datagrams,
     pub(crate) processes: Processes,
     boots: u64,
 }
@@ -98,6 +100,7 @@ pub fn run<T>(seed: u64, simulation: impl FnOnce() -> T) -> T {
         hosts,
         disks: Disks::default(),
         sockets: Sockets::default(),
+        datagrams: Datagrams::default(),
         processes: Processes::default(),
         boots: 0,
     });

@@ -16,6 +16,7 @@ mod postgres;
 mod runner;
 mod runs;
 mod strangers;
+mod transport;
 mod wire;
 mod world;
 

@@ -11,6 +11,7 @@ use super::history::Note;
 use super::postgres::BEHIND;
 use super::runner::jobs_of;
 use super::strangers;
+use super::transport::Transport;
 use super::wire::Way;
 use super::world::{World, host};
 
@@ -33,6 +34,8 @@ pub(super) enum Fault {
     Silence(usize, usize, bool),
     /// Everything is late.
     Slow(usize, usize, Duration),
+    /// Of datagrams so many of a hundred are lost, and as many doubled; all are late by chance.
+    Lose(usize, usize, u32),
     /// The wall clock is wrong by so many seconds.
     Clock(usize, i64),
     /// There is no room on the disk.
@@ -81,7 +84,7 @@ impl Fault {
         let (one, other) = world.choose(&world.links)?;
         let spare = world.choose(&(world.controls..world.nodes.len()).collect::<Vec<_>>())?;
         let hop = world.choose(&(world.controls..world.controls + world.hops).collect::<Vec<_>>())?;
-        let fault = match world.choose(&(0..32).collect::<Vec<_>>())? {
+        let fault = match world.choose(&(0..34).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),
@@ -100,6 +103,10 @@ impl Fault {
             23..25 => Self::Liar(hop),
             25..27 if world.authority.is_some() => Self::Expire(node),
             25..28 => Self::Reload(node),
+            28..30 => {
+                let (one, other) = world.choose(&world.links_over(Transport::Udp))?;
+                Self::Lose(one, other, world.choose(&[1, 5, 30])?)
+            }
             _ if world.postgres.is_none() => return Self::choose(world),
             _ => Self::Store(match world.choose(&[0, 0, 1, 1, 2, 3])? {
                 0 => Store::Pause,
@@ -131,7 +138,7 @@ impl Fault {
 
     fn link(&self) -> Option<(usize, usize)> {
         match self {
-            Self::Silence(one, other, _) | Self::Slow(one, other, _) => {
+            Self::Silence(one, other, _) | Self::Slow(one, other, _) | Self::Lose(one, other, _) => {
                 Some((*one.min(other), *one.max(other)))
             }
             _ => None,
@@ -185,6 +192,9 @@ impl Fault {
             Self::Silence(one, other, true) => format!("silence {} and {}", name(one), name(other)),
             Self::Silence(one, other, false) => format!("silence from {} to {}", name(one), name(other)),
             Self::Slow(one, other, delay) => format!("{} and {} {delay:?} apart", name(one), name(other)),
+            Self::Lose(one, other, percent) => {
+                format!("{percent} % of datagrams lost between {} and {}", name(one), name(other))
+            }
             Self::Clock(node, seconds) => format!("clock of {} ahead by {seconds} s", name(node)),
             Self::Fill(node) => format!("fill {}", name(node)),
             Self::Lie(node) => format!("the disk of {} lies", name(node)),
@@ -240,6 +250,11 @@ impl Fault {
             }
             Self::Slow(one, other, delay) => {
                 set(world, one, other, true, Way { delay, ..Way::default() });
+                sleep(span).await;
+                set(world, one, other, true, Way::default());
+            }
+            Self::Lose(one, other, lost) => {
+                set(world, one, other, true, Way { lost, ..Way::default() });
                 sleep(span).await;
                 set(world, one, other, true, Way::default());
             }

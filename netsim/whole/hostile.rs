@@ -161,7 +161,7 @@ impl Liar {
             0 => Arc::default(),
             1 => Arc::new([(self.own.clone(), cheap())].into()),
             2 => {
-                let invented = (0..rng.random_range(1..1500)).map(|number| format!("nobody{number}"));
+                let invented = (0..rng.random_range(1..300)).map(|number| format!("nobody{number}"));
                 Arc::new(invented.filter_map(|name| Some((NodeId::new(name).ok()?, cheap()))).collect())
             }
             _ => update.connections,

@@ -1,9 +1,10 @@
 //! Whole meshes in one process, in virtual time: real daemons, from their configuration files on, on machines in software
 //! (netsim/machine), with everything that goes wrong between any two steps. A seed gives the same history twice, bit for bit.
 //!
-//! - `world`: a mesh and what happens to it; `node`, `wire`, `runner`, `postgres`: a daemon, what is between hosts, what runs
-//!   jobs, the store of several control nodes.
-//! - `faults`, `jobs`, `client`: what goes wrong, and what clients do.
+//! - `world`: a mesh and what happens to it; `node`, `transport`, `wire`, `runner`, `postgres`: a daemon, its links, what is between
+//!   hosts, what runs jobs, the store of several control nodes.
+//! - `faults`, `strangers`, `hostile`: what goes wrong. `jobs`, `habits`, `client`, `output`: what clients do, and what commands
+//!   write.
 //! - `history`, `check`: what happened, and what must be true of it. The checker knows nothing else.
 //! - `command`, `runs`: many runs, each in a process of its own, and what is left of one that fails.
 //!

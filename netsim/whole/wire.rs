@@ -1,5 +1,5 @@
-//! What lies between hosts: it carries the bytes of connections, late, and fails as networks do. It knows connections as hosts
-//! have opened them, not what is in them.
+//! What lies between hosts: it carries the bytes of connections and datagrams, late, and fails as networks do. It knows
+//! connections as hosts have opened them, not what is in them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,9 @@ use std::os::unix::net;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meshd_machine::{self as machine, Dial, Host};
+use meshd_machine::{self as machine, Datagram, Dial, Host};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -19,6 +21,8 @@ const DELAY: Duration = Duration::from_micros(500);
 /// Pieces under way in one direction of a connection; a sender waits for room then.
 const UNDER_WAY: usize = 64;
 const PIECE: usize = 64 * 1024;
+/// How much later than others a datagram is at most, where some are lost.
+const SCATTER: Duration = Duration::from_millis(20);
 
 /// How one way from a host to another is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +31,14 @@ pub(super) struct Way {
     pub(super) delay: Duration,
     /// Nothing arrives. What was sent arrives when that is over, as TCP repeats it.
     pub(super) silent: bool,
+    /// Of datagrams so many of a hundred are lost, as many arrive twice, and all are up to [`SCATTER`] later, so that they
+    /// overtake each other.
+    pub(super) lost: u32,
 }
 
 impl Default for Way {
     fn default() -> Self {
-        Self { delay: DELAY, silent: false }
+        Self { delay: DELAY, silent: false, lost: 0 }
     }
 }
 
@@ -52,9 +59,12 @@ struct Connection {
 }
 
 impl Net {
-    /// Carries connections from now on.
-    pub(super) fn start() -> Self {
+    /// Carries connections and datagrams from now on. What becomes of datagrams is decided by this seed.
+    pub(super) fn start(seed: u64) -> Self {
         let net = Self::default();
+        let (sender, sent) = mpsc::unbounded_channel();
+        machine::carry_datagrams_by(move |datagram| drop(sender.send(datagram)));
+        tokio::spawn(net.clone().carry_datagrams(sent, SmallRng::seed_from_u64(seed)));
         let (sender, mut dials) = mpsc::unbounded_channel();
         machine::carry_by(move |dial| drop(sender.send(dial)));
         let carrier = net.clone();
@@ -102,6 +112,43 @@ impl Net {
                 _cut = broken.changed() => {}
             }
         });
+    }
+
+    async fn carry_datagrams(self, mut sent: mpsc::UnboundedReceiver<Datagram>, mut rng: SmallRng) {
+        let mut under_way: BTreeMap<(Instant, u64), Datagram> = BTreeMap::new();
+        let mut count = 0;
+        loop {
+            let next = under_way.keys().next().map(|(due, _)| *due);
+            tokio::select! {
+                biased;
+                Some(datagram) = sent.recv() => {
+                    for due in self.arrivals(&datagram, &mut rng) {
+                        count += 1;
+                        under_way.insert((due, count), datagram.clone());
+                    }
+                }
+                () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                    let later = under_way.split_off(&(Instant::now(), u64::MAX));
+                    std::mem::replace(&mut under_way, later).into_values().for_each(machine::deliver_datagram);
+                }
+            }
+        }
+    }
+
+    /// When a datagram arrives, and how often.
+    fn arrivals(&self, datagram: &Datagram, rng: &mut SmallRng) -> Vec<Instant> {
+        let ends = [datagram.from, datagram.to].map(|end| machine::host_of(*end.ip()));
+        let Way { delay, silent, lost } = *self.way(ends[0], ends[1]).borrow();
+        let due = Instant::now() + delay;
+        if lost == 0 {
+            return if silent { Vec::new() } else { vec![due] };
+        }
+        let copies = match rng.random_range(0..100) {
+            chance if chance < lost => 0,
+            chance if chance < 2 * lost => 2,
+            _ => 1,
+        };
+        (0..copies).map(|_| due + rng.random_range(Duration::ZERO..SCATTER)).collect()
     }
 
     async fn carry(&self, dial: Dial) {

@@ -2,7 +2,7 @@
 //! is chosen comes from the seed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::history::{History, Note};
 use super::jobs::{self, Job};
 use super::node::{Node, Place};
 use super::postgres::Postgres;
+use super::transport::Transport;
 use super::wire::Net;
 use super::{check, left, runner};
 use meshd::telemetry::Log;
@@ -81,6 +82,7 @@ pub(super) struct World {
     pub(super) names: Vec<String>,
     /// Pairs of nodes with a link, the dialling one first.
     pub(super) links: Vec<(usize, usize)>,
+    pub(super) transports: BTreeMap<(usize, usize), Transport>,
     pub(super) controls: usize,
     pub(super) hops: usize,
     /// The store of several control nodes; among `names` and `links` it comes after the nodes.
@@ -211,13 +213,13 @@ impl World {
         let keys = is_shared.then(|| place.signing_keys()).unwrap_or_default();
         let authority = rng.random_bool(0.3).then(Authority::new);
         let files = |node: usize| place.path().join(name(node));
-        let config = |node: usize, links: &[(usize, usize)]| {
+        let mut kind = |_| if authority.is_some() { Transport::Tcp } else { Transport::choose(&mut rng) };
+        let transports: BTreeMap<_, _> = links.iter().map(|link| (*link, kind(link))).collect();
+        let config = |node: usize| {
             let mut text = authority.as_ref().map(|_| Authority::profiles(&files(node))).unwrap_or_default();
-            let tls = if authority.is_some() { ", tls: mesh" } else { "" };
-            text += &format!("- tcp-listener: {{port: 7000{tls}}}\n");
-            for (_, hop) in links.iter().filter(|(from, _)| *from == node) {
-                text +=
-                    &format!("- tcp-peer: {{address: '{}:7000'{tls}}}\n", machine::address_of(host(*hop)));
+            text += &Transport::listeners(authority.is_some());
+            for (link, transport) in transports.iter().filter(|(link, _)| link.0 == node) {
+                text += &transport.peer(machine::address_of(host(link.1)), authority.is_some());
             }
             if node < plan.controls {
                 let dir = place.path().join(name(node));
@@ -234,7 +236,7 @@ impl World {
             text
         };
         let nodes = (0..count).map(|node| {
-            let made = Node::new(&files(node), host(node), &name(node), &config(node, &links));
+            let made = Node::new(&files(node), host(node), &name(node), &config(node));
             if let Some(authority) = &authority {
                 let (file, text) = authority.file();
                 made.put(file, text);
@@ -246,7 +248,7 @@ impl World {
         let nodes = nodes.collect();
         let mut names: Vec<String> = (0..count).map(name).collect();
         // A host listens only once there is somebody to carry what is sent to it.
-        let net = Net::start();
+        let net = Net::start(rng.random());
         let postgres = is_shared.then(|| {
             names.push("store".to_owned());
             links.extend((0..plan.controls).map(|control| (control, count)));
@@ -256,6 +258,7 @@ impl World {
             nodes,
             names,
             links,
+            transports,
             postgres,
             controls: plan.controls,
             hops: plan.hops,
@@ -288,6 +291,11 @@ impl World {
 
     pub(super) fn chance(&self, probability: f64) -> bool {
         self.rng.borrow_mut().random_bool(probability)
+    }
+
+    /// The links of a kind.
+    pub(super) fn links_over(&self, transport: Transport) -> Vec<(usize, usize)> {
+        self.links.iter().copied().filter(|link| self.transports[link] == transport).collect()
     }
 
     pub(super) fn executions(&self) -> std::ops::Range<usize> {
