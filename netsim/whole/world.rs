@@ -295,7 +295,7 @@ impl World {
 
     /// The links of a kind.
     pub(super) fn links_over(&self, transport: Transport) -> Vec<(usize, usize)> {
-        self.links.iter().copied().filter(|link| self.transports[link] == transport).collect()
+        self.links.iter().copied().filter(|link| self.transports.get(link) == Some(&transport)).collect()
     }
 
     pub(super) fn executions(&self) -> std::ops::Range<usize> {
