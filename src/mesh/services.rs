@@ -337,7 +337,8 @@ impl Services {
 
     /// The message that says how an own service stands: on offer, or withdrawn.
     pub(super) fn own_message(&mut self, service: ServiceName, now: Timestamp) -> AdvertisementMessage {
-        let tick = SignedDuration::from_nanos(1);
+        // Controllers look at dates in milliseconds.
+        let tick = SignedDuration::from_millis(1);
         self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
         match self.local.get(&service) {
             Some(offer) => {

@@ -298,6 +298,23 @@ fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
     }
 }
 
+/// Its clock was ahead, or somebody has said so. Who looks at dates in milliseconds sees that it is there.
+#[test]
+fn a_node_that_has_to_date_ahead_of_its_clock_is_heard_again_each_minute() {
+    let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });
+    let b = solo.neighbour("b");
+    let now = solo.now();
+    solo.mesh.advertise(service("svc"), offer(), now);
+    solo.packet(b, ad("a", "svc", 2_000_000_000, false));
+    let mut dates = Vec::new();
+    for _ in 0..3 {
+        solo.advance(secs(61));
+        let told = solo.sent_to(b).iter().filter_map(as_advert).next_back().unwrap();
+        dates.push(told.advertisement.time.as_millisecond());
+    }
+    assert!(dates.is_sorted_by(|one, next| one < next), "{dates:?}");
+}
+
 #[test]
 fn two_nodes_that_contradict_each_other_do_not_do_so_without_end() {
     let mut solo = Solo::new("a");
