@@ -106,7 +106,7 @@ impl Mesh {
         let is_due = |peer: &&mut Established| {
             peer.liveness.kind() == PeerKind::Other && now.since(peer.reminded) >= hold
         };
-        let Some(newer) = self.lsdb.newer(head) else { return };
+        let Some(newer) = self.lsdb.newer(&head.node_id, (head.epoch, head.sequence)) else { return };
         let Some(peer) = self.established_mut(session).filter(is_due) else { return };
         peer.reminded = now;
         if let Ok(update) = RoutingUpdate::parse(&newer) {
@@ -193,7 +193,15 @@ impl Mesh {
         now: Tick,
     ) -> Option<Bytes> {
         match self.lsdb.apply(node, &update, size, now) {
-            News::Nothing => None,
+            News::Nothing => {
+                // Who speaks for itself and is not believed hears what is, so that it can outdo that.
+                let is_first_hand = update.forwarding_node == *node;
+                let newer = || self.lsdb.newer(node.as_str(), (update.epoch, update.sequence));
+                if let Some(newer) = is_first_hand.then(newer).flatten() {
+                    self.outbox.send(session, newer, Class::Control);
+                }
+                None
+            }
             News::Distrusted if self.update_ids.insert(&update.update_id, now) => self.forwarded(update),
             News::Distrusted => None,
             News::NoRoom => {

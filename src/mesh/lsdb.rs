@@ -198,11 +198,10 @@ impl Lsdb {
         !self.distrusts(&head.node_id, head.epoch, now) && self.lsas.get(&*head.node_id).is_some_and(has)
     }
 
-    /// What is believed of a node, as a message, if that is newer than this update.
-    pub(super) fn newer(&self, head: &UpdateHead<'_>) -> Option<Bytes> {
-        let known = self.lsas.get(&*head.node_id)?;
-        let is_newer = (head.epoch, head.sequence) < known.version;
-        known.message.clone().filter(|_| is_newer)
+    /// What is believed of a node, as a message, if that is newer than this version.
+    pub(super) fn newer(&self, node: &str, version: Version) -> Option<Bytes> {
+        let known = self.lsas.get(node)?;
+        known.message.clone().filter(|_| version < known.version)
     }
 
     /// True if what a node says is older than what is believed of it, or is outdone by that.

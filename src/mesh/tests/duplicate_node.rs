@@ -341,6 +341,23 @@ fn who_was_away_when_a_notice_was_made_up_is_believed_again() {
     }
 }
 
+/// Its neighbour believes a word of an epoch that it does not reach, and has told it so before it was there to hear.
+#[test]
+fn who_speaks_for_itself_and_is_not_believed_hears_why() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &via("b", update("x", "made_up_", u64::MAX - 663, u64::MAX - 9, &[("b", 1.0)])));
+    let x = solo.neighbour("x");
+    solo.advance(secs(1));
+    solo.sent();
+    solo.say(x, &via("x", update("x", "genuine2", EPOCH, 2, &[("a", 1.0)])));
+    let told = solo.updates_to(x);
+    assert!(
+        matches!(&told[..], [one] if one.node_id == Some(node("x")) && one.epoch == u64::MAX - 663),
+        "{told:?}"
+    );
+}
+
 #[test]
 fn a_node_that_restarts_with_its_clock_set_back_is_believed_again() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c"), ("c", "a")]);
