@@ -166,6 +166,9 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
             world.miss(format!("{} has not come to its end: {}", job.tag, job.stands.borrow()));
         }
     }
+    if !world.missed.borrow().is_empty() {
+        world.tell_what_nodes_see().await;
+    }
     world.nothing_is_left().await;
     let mut missed = world.missed.borrow().clone();
     if missed.is_empty() && plan.seed.is_multiple_of(LOOKED_AT) {
@@ -320,6 +323,15 @@ impl World {
 
     pub(super) fn boot(&self, node: usize) {
         self.nodes[node].borrow_mut().boot(&self.log);
+    }
+
+    /// For whoever looks for a cause.
+    async fn tell_what_nodes_see(&self) {
+        for node in 0..self.nodes.len() {
+            let Ok(status) = self.ask(node, "status").await else { continue };
+            let [routes, costs] = ["RoutingTable", "KnownConnectionCosts"].map(|key| &status[key]);
+            self.history.tell(format!("{} sees: {routes} {costs}", self.names[node]));
+        }
     }
 
     /// Releases units of which no client was told, as an operator would who looks at what is there.
