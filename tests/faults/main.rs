@@ -1,5 +1,5 @@
 //! Faults from outside: two real nodes, a link between them that can be cut, jobs of all shapes, a seeded
-//! sequence of faults, and a model of the permitted results. `FAULTS` sets the number of faults (200) and
+//! sequence of faults, and a model of the permitted results. `FAULTS` sets the number of faults (80) and
 //! `FAULTS_SEED` the seed; `FAULTS_STRICT` requires every end within 2 s, which a busy machine cannot keep.
 
 mod jobs;
@@ -33,7 +33,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_fault_loses_a_job_or_a_byte() {
-    let (seed, faults) = (number("FAULTS_SEED", 1), number("FAULTS", 200) as u32);
+    let (seed, faults) = (number("FAULTS_SEED", 1), number("FAULTS", 80) as u32);
     println!("FAULTS_SEED={seed} FAULTS={faults}");
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut nodes = Nodes::start();

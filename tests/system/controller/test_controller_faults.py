@@ -16,9 +16,9 @@ from controller_pair import Pair
 from controller_world import LONG_PARTITION, PARTITION, SPANS, World, is_child
 from mesh import until
 
-FAULTS = int(os.environ.get("CONTROLLER_FAULTS", 60))
+FAULTS = int(os.environ.get("CONTROLLER_FAULTS", 30))
 SEED = int(os.environ.get("CONTROLLER_FAULTS_SEED", 1))
-PAIR_FAULTS = int(os.environ.get("CONTROLLER_FAULTS_PAIR", 24))
+PAIR_FAULTS = int(os.environ.get("CONTROLLER_FAULTS_PAIR", 16))
 LONG = 100
 #: Faults between two checks of everything.
 ROUND = 12
