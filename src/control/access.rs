@@ -1,9 +1,10 @@
-//! What only trusted callers may ask for. Owns the one rule about that, which every command passes before it is carried
-//! out. It does not know what makes a caller trusted, which `listen` decides, nor signatures, which `work` checks.
+//! Which rights a request needs. Owns the one rule about that, which every command passes before it is carried out; docs/security.md
+//! has it as a table. It does not know who has which rights, which `Caller` decides, nor signatures, which `work` checks.
 
 use super::session::Peer;
 use super::{Context, RequestRefusal};
 use crate::rpc::request::{DoctorRequest, Request, SubmitRequest, WorkRequest};
+use crate::work::{Caller, Origin, Rights};
 
 /// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
 /// signature, or on itself.
@@ -12,8 +13,20 @@ use crate::rpc::request::{DoctorRequest, Request, SubmitRequest, WorkRequest};
 /// [`RequestRefusal::NotAllowed`].
 pub(super) fn check(context: &Context, peer: &Peer, request: &Request) -> Result<(), RequestRefusal> {
     match needs_trust(context, request) {
-        Some(what) if !peer.trusted => Err(RequestRefusal::NotAllowed(what)),
+        Some(what) if !peer.caller.may(Rights::Trusted) => Err(RequestRefusal::NotAllowed(what)),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Refuses the operations of a controller to who may not do everything.
+///
+/// # Errors
+/// Why.
+pub(super) fn check_operator(caller: &Caller) -> Result<(), &'static str> {
+    match caller.origin {
+        Origin::Mesh { .. } => Err("operations are not served over the mesh"),
+        Origin::Unix | Origin::Tcp if caller.may(Rights::Admin) => Ok(()),
+        Origin::Unix | Origin::Tcp => Err("operations need the Unix socket or a client certificate"),
     }
 }
 

@@ -8,23 +8,23 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt as _;
 
-use super::Context;
 use super::channel::Channel;
 use super::session::{Next, Peer, Stop};
+use super::{Context, access};
 use crate::counters::ControllerCounters;
 use crate::os::answers::is_small;
 use crate::rpc::operation::{self, Answer, Operation, OperationCode, OperationRefusal};
+use crate::work::Caller;
 use crate::work::jobs::NO_CONTROLLER;
-use crate::work::{CallerName, Origin};
 
 /// The controller of a node.
 pub(crate) trait Operations: Send + Sync + 'static {
     /// Carries out one operation for somebody who may ask for it. What it makes run has no more rights than they have.
-    fn operate(
-        &self,
+    fn operate<'a>(
+        &'a self,
         operation: Operation,
-        who: CallerName,
-    ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>>;
+        who: &'a Caller,
+    ) -> Pin<Box<dyn Future<Output = Operated> + Send + 'a>>;
 
     /// What is counted of it; `None` before its store is there.
     fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>>;
@@ -85,15 +85,11 @@ async fn next_piece(channel: &mut Channel, rest: &mut dyn OperationStream) -> io
 
 async fn operate(context: &Context, peer: &Peer, operation: Map<String, Value>) -> Operated {
     let refused = |message: &str| Err(OperationRefusal::new(OperationCode::Refused, message));
-    match (peer.origin, &peer.credentials) {
-        (Origin::Unix, _) | (Origin::Tcp, CallerName::Certificate(_)) => {}
-        (Origin::Tcp, CallerName::Unknown | CallerName::User(_) | CallerName::Web { .. }) => {
-            return refused("operations need the Unix socket or a client certificate");
-        }
-        (Origin::Mesh { .. }, _) => return refused("operations are not served over the mesh"),
+    if let Err(why) = access::check_operator(&peer.caller) {
+        return refused(why);
     }
     let Some(controller) = &context.controller else {
         return refused(NO_CONTROLLER);
     };
-    controller.operate(Operation::parse(operation)?, peer.credentials.clone()).await
+    controller.operate(Operation::parse(operation)?, &peer.caller).await
 }

@@ -17,6 +17,7 @@ use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode};
 use crate::stream::DialError;
 use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
+use crate::work::Rights;
 use crate::work::signing::SignatureError;
 
 /// The control service of a node in the mesh.
@@ -55,7 +56,7 @@ pub(super) async fn answer(
                 }),
             }
         }
-        None if peer.trusted => own(context).await,
+        None if peer.caller.may(Rights::Trusted) => own(context).await,
         None => {
             // A node that asks without a key is told what it lacks.
             let token = asked.signature.unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::counters::ControllerCounters;
 use crate::rpc::operation::{Answer, Nothing, Operation};
 use crate::rpc::report::controller::{ControllerReport, StoreReport};
 use crate::rpc::report::node::{HealthState, ReloadReport};
-use crate::work::CallerName;
+use crate::work::Caller;
 
 /// How long an answer of the controller is good.
 const FRESH: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ impl ControllerWatch {
             return seen.clone();
         }
         let asked = async {
-            let answered = self.controller.operate(Operation::Ping(Nothing {}), CallerName::Unknown).await;
+            let answered = self.controller.operate(Operation::Ping(Nothing {}), &Caller::default()).await;
             (answered, self.controller.figures().await)
         };
         let seen = match timeout(PATIENCE, asked).await {

@@ -20,7 +20,7 @@ use crate::os::{
 use crate::stream::{self, StreamListener};
 use crate::tls::{HandshakeError, Handshakes, Names, ServerProfile};
 use crate::wire::NodeId;
-use crate::work::{CallerName, Origin};
+use crate::work::{Caller, CallerName, Origin};
 
 /// When and how often the kernel asks a silent TCP client whether it is still there.
 const KEEPALIVE: TcpKeepalive =
@@ -68,10 +68,8 @@ impl Accept for UnixSocket {
         let (stream, name) = UnixSocket::accept(self).await?;
         let user = stream.peer_cred().map(|cred| CallerName::User(cred.uid()));
         let credentials = user.unwrap_or_default();
-        Ok(Some((
-            Box::new(stream),
-            Peer { origin: Origin::Unix, trusted: true, credentials, host: None, name },
-        )))
+        let caller = Caller::new(Origin::Unix, true, credentials);
+        Ok(Some((Box::new(stream), Peer { caller, host: None, name })))
     }
 }
 
@@ -92,8 +90,8 @@ impl Accept for TcpPort {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
         let address = plain(address);
-        let (credentials, host, name) = (CallerName::Unknown, Some(address.ip()), address.to_string());
-        let peer = Peer { origin: Origin::Tcp, trusted: self.trusted, credentials, host, name };
+        let caller = Caller::new(Origin::Tcp, self.trusted, CallerName::Unknown);
+        let peer = Peer { caller, host: Some(address.ip()), name: address.to_string() };
         Ok(Some((Box::new(stream), peer)))
     }
 }
@@ -132,7 +130,7 @@ impl TlsPort {
             // receptorctl ends a payload by shutting the socket below TLS.
             let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());
             let (host, name) = (Some(address.ip()), address.to_string());
-            Ok((link, Peer { origin: Origin::Tcp, trusted, credentials, host, name }))
+            Ok((link, Peer { caller: Caller::new(Origin::Tcp, trusted, credentials), host, name }))
         });
     }
 }
@@ -171,8 +169,8 @@ impl Accept for MeshService {
         let Some(stream) = self.listener.accept().await else { return Ok(None) };
         let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
         let origin = Origin::Mesh { node, certified: stream.is_certified() };
-        let (credentials, name) = (CallerName::Unknown, format!("{node}:{service}"));
-        let peer = Peer { origin, trusted: self.trusted, credentials, host: None, name };
+        let caller = Caller::new(origin, self.trusted, CallerName::Unknown);
+        let peer = Peer { caller, host: None, name: format!("{node}:{service}") };
         Ok(Some((Box::new(stream), peer)))
     }
 

@@ -24,6 +24,7 @@ use crate::os::places::Places;
 use crate::os::{self, unix_socket::UnixSocket};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
+use crate::work::Rights;
 
 /// What clients may use up. The defaults are for production; tests make them small.
 #[derive(Debug, Clone)]
@@ -230,7 +231,7 @@ impl Sessions {
     /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
     fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
         let neighbour = peer.neighbour(&self.context.node);
-        let Some(place) = self.places.of(neighbour, peer.trusted).take(&neighbour) else {
+        let Some(place) = self.places.of(neighbour, peer.caller.may(Rights::Trusted)).take(&neighbour) else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
             self.tasks.spawn(async move {

@@ -19,7 +19,7 @@ use super::{
 use crate::node::{CountedBy, NodeHandle};
 use crate::os::address::network_of;
 use crate::rpc::request::{Request, RequestError, WorkRequest};
-use crate::work::{Caller, CallerName, Origin};
+use crate::work::{Caller, Origin, Rights};
 
 /// What follows a command on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +59,8 @@ impl Stop {
 /// Who speaks.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    /// Where the connection came in.
-    pub(super) origin: Origin,
-    /// Whether it may have this node act beyond itself.
-    pub(super) trusted: bool,
-    /// Who it is, if the door knows.
-    pub(super) credentials: CallerName,
+    /// As the door knows it.
+    pub(super) caller: Caller,
     /// The address of a TCP client.
     pub(super) host: Option<IpAddr>,
     /// For logs.
@@ -110,13 +106,12 @@ impl<T> Shares<T> {
 impl Peer {
     /// As the work engine knows it, with what came with a request.
     pub(super) fn caller(&self, signature: Option<String>) -> Caller {
-        let credentials = self.credentials.clone();
-        Caller { origin: self.origin, trusted: self.trusted, signature, credentials }
+        Caller { signature, ..self.caller.clone() }
     }
 
     /// With whom it is counted.
     pub(super) fn neighbour(&self, node: &NodeHandle) -> Neighbour {
-        match self.origin {
+        match self.caller.origin {
             Origin::Unix => Neighbour::Local,
             Origin::Tcp => Neighbour::Hosts(self.host.map(network_of)),
             Origin::Mesh { node: caller, certified } => Neighbour::Mesh(node.counted(caller, certified)),
@@ -132,8 +127,11 @@ pub(super) async fn run(
     limits: &ServerLimits,
     stop: &Stop,
 ) {
-    let mut channel =
-        Channel::new(link, limits.idle, context.lines.room(peer.trusted, peer.neighbour(&context.node)));
+    let mut channel = Channel::new(
+        link,
+        limits.idle,
+        context.lines.room(peer.caller.may(Rights::Trusted), peer.neighbour(&context.node)),
+    );
     tracing::debug!("client connected");
     match converse(context, &mut channel, peer, limits, stop).await {
         Ok(()) => tokio::select! {
@@ -218,7 +216,7 @@ async fn command(
             channel.refuse(&error.to_string()).await?;
             // Behind a start comes a payload; behind HTTP, which browsers speak to TCP ports, come lines of a web page.
             let is_last = matches!(error, RequestError::BadStart(_) | RequestError::OtherProtocol);
-            let ends = is_last || matches!(peer.origin, Origin::Tcp);
+            let ends = is_last || matches!(peer.caller.origin, Origin::Tcp);
             return Ok(if ends { Next::Close } else { Next::Command });
         }
     };

@@ -31,7 +31,7 @@ use crate::rpc::UnitState;
 use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::work::jobs::{JobReport, JobUnit};
 use crate::work::unit::UnitId;
-use crate::work::{CallerName, Registry};
+use crate::work::{Caller, Registry};
 
 /// How long a submission waits between two tries while the store is away, and the controller between its first ones.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -148,11 +148,7 @@ impl Controller {
     ///
     /// # Errors
     /// [`OperationRefusal`]
-    pub async fn operate(
-        &self,
-        operation: Operation,
-        who: &CallerName,
-    ) -> Result<Operated, OperationRefusal> {
+    pub async fn operate(&self, operation: Operation, who: &Caller) -> Result<Operated, OperationRefusal> {
         let service = self.service.borrow().clone();
         match service {
             Some(service) => service.operate(operation, who).await,

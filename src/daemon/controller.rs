@@ -29,7 +29,7 @@ use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::jobs::Act;
-use crate::work::{CallerName, NodeDirectory, Registry};
+use crate::work::{Caller, NodeDirectory, Registry};
 
 /// The directory of the store and the projects, below the node's.
 const DIRECTORY: &str = ".controller";
@@ -161,13 +161,13 @@ impl Controller {
 }
 
 impl Operations for Controller {
-    fn operate(
-        &self,
+    fn operate<'a>(
+        &'a self,
         operation: Operation,
-        who: CallerName,
-    ) -> Pin<Box<dyn Future<Output = Operated> + Send + '_>> {
+        who: &'a Caller,
+    ) -> Pin<Box<dyn Future<Output = Operated> + Send + 'a>> {
         Box::pin(async move {
-            let (answer, rest) = self.0.operate(operation, &who).await?;
+            let (answer, rest) = self.0.operate(operation, who).await?;
             Ok((answer, rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>)))
         })
     }

@@ -1,5 +1,5 @@
-//! Who asks for something about work, and what a unit keeps of that. Owns who counts as the same caller. It refuses to
-//! know sockets, and what a caller may do, which is for the control service to decide.
+//! Who asks for something: where the request came in, who that is, and which rights that gives, decided once, here; and what a
+//! unit keeps of it. It refuses to know sockets, and what each request needs, which `control::access` and `registry::rights` say.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,22 +37,7 @@ pub enum CallerName {
     /// The common name of a verified client certificate.
     Certificate(std::sync::Arc<str>),
     /// A client of the page's API that may submit jobs, as its token or certificate names it.
-    Web {
-        /// The name.
-        name: String,
-        /// Whether it may do everything.
-        is_admin: bool,
-    },
-}
-
-impl CallerName {
-    /// Whether one whom the door has let in may do everything.
-    pub fn has_all_rights(&self) -> bool {
-        match self {
-            Self::Unknown | Self::Web { is_admin: false, .. } => false,
-            Self::User(_) | Self::Certificate(_) | Self::Web { is_admin: true, .. } => true,
-        }
-    }
+    Web(String),
 }
 
 impl fmt::Display for CallerName {
@@ -61,9 +46,23 @@ impl fmt::Display for CallerName {
             Self::Unknown => f.write_str("unknown"),
             Self::User(uid) => write!(f, "unix:{uid}"),
             Self::Certificate(name) => write!(f, "cert:{name}"),
-            Self::Web { name, .. } => write!(f, "web:{name}"),
+            Self::Web(name) => write!(f, "web:{name}"),
         }
     }
+}
+
+/// What a caller may do without a signature; each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Rights {
+    /// What everybody may.
+    #[default]
+    Anybody,
+    /// Have this node act beyond itself: towards other nodes, with its own signature, on itself.
+    Trusted,
+    /// Submit jobs as himself: the door has found out who he is.
+    Operator,
+    /// Everything: over the Unix socket, with a client certificate over TCP, or as an administrator by the page's API.
+    Admin,
 }
 
 /// Who asks.
@@ -71,8 +70,8 @@ impl fmt::Display for CallerName {
 pub struct Caller {
     /// Where the request came in.
     pub origin: Origin,
-    /// Whether this caller may have this node act beyond itself.
-    pub trusted: bool,
+    /// What the door gives this caller.
+    pub rights: Rights,
     /// The signature that came with the request.
     pub signature: Option<String>,
     /// Who it is, beyond where the request came in.
@@ -82,8 +81,25 @@ pub struct Caller {
 impl Caller {
     /// A caller on this node's own Unix socket.
     pub fn local() -> Self {
-        let credentials = CallerName::User(rustix::process::geteuid().as_raw());
-        Self { origin: Origin::Unix, trusted: true, signature: None, credentials }
+        Self::new(Origin::Unix, true, CallerName::User(rustix::process::geteuid().as_raw()))
+    }
+
+    /// One whom a door has let in; `trusted` is what the door's own settings say of all of its callers, or of those with a
+    /// certificate that it demands.
+    pub fn new(origin: Origin, trusted: bool, credentials: CallerName) -> Self {
+        let rights = match (origin, trusted, &credentials) {
+            (Origin::Unix, _, _) | (Origin::Tcp, true, CallerName::Certificate(_)) => Rights::Admin,
+            (_, false, _) => Rights::Anybody,
+            (Origin::Tcp, true, CallerName::Web(_)) => Rights::Operator,
+            (Origin::Tcp, true, CallerName::Unknown | CallerName::User(_))
+            | (Origin::Mesh { .. }, true, _) => Rights::Trusted,
+        };
+        Self { origin, rights, signature: None, credentials }
+    }
+
+    /// Whether this caller has these rights.
+    pub fn may(&self, rights: Rights) -> bool {
+        self.rights >= rights
     }
 
     /// Whether the request came over the own Unix socket, whose permissions make a signature unnecessary.
@@ -95,7 +111,7 @@ impl Caller {
     pub fn submitter(&self) -> Submitter {
         match self.origin {
             Origin::Mesh { node, certified } => Submitter::Node { node, certified },
-            Origin::Unix | Origin::Tcp if self.trusted => Submitter::Operator,
+            Origin::Unix | Origin::Tcp if self.may(Rights::Trusted) => Submitter::Operator,
             Origin::Unix | Origin::Tcp => Submitter::Stranger,
         }
     }

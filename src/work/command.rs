@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::jobs::is_admin;
 use super::limits::Limits;
-use super::{Caller, WorkError};
+use super::{Caller, Rights, WorkError};
 use crate::pods::options::KubernetesType;
 
 /// A configured work type that runs a command.
@@ -48,7 +47,7 @@ impl Reach {
     pub(super) fn admits(self, caller: &Caller) -> bool {
         match self {
             Self::Mesh => true,
-            Self::Operators => is_admin(caller),
+            Self::Operators => caller.may(Rights::Admin),
             Self::Controller => false,
         }
     }

@@ -20,11 +20,11 @@ pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
 pub use self::held_back::HeldBack;
 pub use self::output::{JobOutput, OutputLock};
 pub(crate) use self::slot::JobsSlot;
+use super::WorkError;
 use super::status::{Extra, Status};
 use super::store::{Durability, Store};
 use super::unit::{Event, State, UnitId};
 use super::units::{Entry, OutputWriter};
-use super::{Caller, CallerName, Origin, WorkError};
 
 /// The work type whose units are jobs.
 pub const CONTROLLER: &str = "controller";
@@ -93,25 +93,6 @@ pub struct JobRequest {
     /// Who it is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known,
     /// and `mesh` for all nodes without a certificate.
     pub launched_by: String,
-}
-
-/// Whether a caller may do everything: over the Unix socket, or with a client certificate over TCP, or as an administrator by
-/// the page's API.
-pub(super) fn is_admin(caller: &Caller) -> bool {
-    match (caller.origin, &caller.credentials) {
-        (Origin::Unix, _) => true,
-        (Origin::Tcp, CallerName::Certificate(_) | CallerName::Web { is_admin: true, .. }) => caller.trusted,
-        (
-            Origin::Tcp,
-            CallerName::Unknown | CallerName::User(_) | CallerName::Web { is_admin: false, .. },
-        ) => false,
-        (Origin::Mesh { .. }, _) => false,
-    }
-}
-
-/// Whether a caller may submit jobs as himself: his door has found out who he is.
-pub(super) fn is_operator(caller: &Caller) -> bool {
-    is_admin(caller) || (caller.trusted && matches!(caller.credentials, CallerName::Web { .. }))
 }
 
 /// The name of the private data directory of a job's child on its node, or its beginning.

@@ -44,7 +44,7 @@ mod units;
 
 pub(crate) use cgroup::check_limits;
 
-pub use caller::{Caller, CallerName, Origin, Submitter, UnknownSubmitter};
+pub use caller::{Caller, CallerName, Origin, Rights, Submitter, UnknownSubmitter};
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};
 pub use figures::WorkFigures;

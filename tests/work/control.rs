@@ -231,8 +231,9 @@ struct Mode {
 }
 
 impl Mode {
-    fn origin(&self) -> Origin {
-        Origin::Mesh { node: self.caller.hash(), certified: false }
+    fn caller(&self) -> Caller {
+        let origin = Origin::Mesh { node: self.caller.hash(), certified: false };
+        Caller { origin, ..Caller::default() }
     }
 
     /// A report as such a node sends it: only the newest tell times.
@@ -305,7 +306,7 @@ async fn answer(
         }
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
         "release" => {
-            let caller = Caller { origin: mode.origin(), ..caller };
+            let caller = Caller { signature: caller.signature, ..mode.caller() };
             registry.release(id, false, &caller).await.map(|o| Some(told(o, "released", "release pending")))
         }
         "disclaim" if !mode.go => {
@@ -376,7 +377,7 @@ fn asked(command: &Value, mode: &Mode) -> (SubmitRequest, Caller) {
     // A Go node of 1.4 does not know the parameter, and chooses the ID itself.
     let unit_id = params.remove("workUnitID").filter(|_| !mode.go);
     let signature = params.remove("signature");
-    let caller = Caller { origin: mode.origin(), signature, ..Caller::default() };
+    let caller = Caller { signature, ..mode.caller() };
     let at_once = command["subcommand"] == "start";
     (SubmitRequest { node, work_type, params, unit_id, at_once, ..SubmitRequest::default() }, caller)
 }

@@ -16,7 +16,7 @@ use crate::control::listen::{Accept, Arrival as Accepted};
 use crate::control::server::{Sessions, accept};
 use crate::control::session::Peer;
 use crate::wire::NameHash;
-use crate::work::Origin;
+use crate::work::{Caller, CallerName, Origin};
 
 /// Fails a few times for want of descriptors, then gives one client, then ends.
 struct Exhausted {
@@ -31,9 +31,7 @@ impl Accept for Exhausted {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
         }
         let peer = Peer {
-            origin: Origin::Tcp,
-            trusted: false,
-            credentials: Default::default(),
+            caller: Caller::new(Origin::Tcp, false, CallerName::Unknown),
             host: None,
             name: "test".to_owned(),
         };
@@ -88,17 +86,17 @@ impl Accept for Comers {
 
 fn tcp(host: &str, trusted: bool) -> Peer {
     let host = Some(host.parse().unwrap());
-    Peer { origin: Origin::Tcp, trusted, credentials: Default::default(), host, name: "tcp".to_owned() }
+    Peer { caller: Caller::new(Origin::Tcp, trusted, CallerName::Unknown), host, name: "tcp".to_owned() }
 }
 
 fn mesh(name: &str, certified: bool) -> Peer {
     let origin = Origin::Mesh { node: NameHash::of(name), certified };
-    Peer { origin, trusted: false, credentials: Default::default(), host: None, name: name.to_owned() }
+    Peer { caller: Caller::new(origin, false, CallerName::Unknown), host: None, name: name.to_owned() }
 }
 
 fn unix() -> Peer {
-    let name = "unix".to_owned();
-    Peer { origin: Origin::Unix, trusted: true, credentials: Default::default(), host: None, name }
+    let caller = Caller::new(Origin::Unix, true, CallerName::Unknown);
+    Peer { caller, host: None, name: "unix".to_owned() }
 }
 
 /// Where one neighbour may have two places: who of these is let in, `+`, one after the other.

@@ -25,7 +25,7 @@ use crate::node::{NodeHandle, NodeOptions};
 use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{CommandType, DialFailure, Dialer, Dialing, Options, Origin, Registry};
+use crate::work::{Caller, CallerName, CommandType, DialFailure, Dialer, Dialing, Options, Origin, Registry};
 
 /// Nothing here takes this long unless it hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -231,9 +231,11 @@ pub(super) fn ungreeted(
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
         let peer = Peer {
-            origin: if trusted { Origin::Unix } else { Origin::Tcp },
-            trusted,
-            credentials: Default::default(),
+            caller: Caller::new(
+                if trusted { Origin::Unix } else { Origin::Tcp },
+                trusted,
+                CallerName::Unknown,
+            ),
             host: None,
             name: "test".to_owned(),
         };

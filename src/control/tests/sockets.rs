@@ -11,7 +11,7 @@ use crate::control::session::{self, Peer, Stop};
 use crate::control::{ListenError, Server, ServerLimits};
 use crate::os::unix_socket::BindError;
 use crate::wire::ServiceName;
-use crate::work::Origin;
+use crate::work::Caller;
 use tokio_util::sync::CancellationToken;
 
 fn mode(path: &Path) -> u32 {
@@ -112,13 +112,7 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let (dialled, accepted) = tokio::join!(dial, listener.accept());
     let serving = context.clone();
     let served = tokio::spawn(async move {
-        let peer = Peer {
-            origin: Origin::Unix,
-            trusted: true,
-            credentials: Default::default(),
-            host: None,
-            name: "test".to_owned(),
-        };
+        let peer = Peer { caller: Caller::local(), host: None, name: "test".to_owned() };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
         session::run(&serving, link, &peer, &ServerLimits::default(), &Stop::default()).await;
     });

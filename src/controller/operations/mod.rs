@@ -18,7 +18,7 @@ use crate::rpc::report::controller::{
     AuditRow, AuditRows, Cleanup, ClockReport, ControllerReport, GroupSummary, NodeSummary, Paused,
     StoreReport,
 };
-use crate::work::CallerName;
+use crate::work::{Caller, Rights};
 
 pub use self::streams::JobStream;
 
@@ -68,13 +68,9 @@ impl Service {
     ///
     /// # Errors
     /// [`OperationRefusal`]
-    pub async fn operate(
-        &self,
-        operation: Operation,
-        who: &CallerName,
-    ) -> Result<Operated, OperationRefusal> {
+    pub async fn operate(&self, operation: Operation, who: &Caller) -> Result<Operated, OperationRefusal> {
         let (op, target) = (operation.name().to_owned(), operation.target());
-        let audit = Audit { who: who.to_string(), op, target };
+        let audit = Audit { who: who.credentials.to_string(), op, target };
         let answer = match operation {
             Operation::Ping(_) => Answer::Ping(self.ping().await),
             Operation::Pause(_) => Answer::Pause(self.set_paused(true, audit).await?),
@@ -111,7 +107,7 @@ impl Service {
             Operation::ReadEvents(it) => return self.stream_events(it).await,
             Operation::CancelJob(it) => Answer::CancelJob(self.cancel_job(JobId(it.id), audit).await?),
             Operation::RerunJob(it) => {
-                Answer::RerunJob(self.rerun_job(it, who.has_all_rights(), audit).await?)
+                Answer::RerunJob(self.rerun_job(it, who.may(Rights::Admin), audit).await?)
             }
             Operation::ConfirmLost(it) => Answer::ConfirmLost(self.confirm_lost(it, audit).await?),
             Operation::DeleteJob(it) => Answer::DeleteJob(self.delete_job(JobId(it.id), audit).await?),

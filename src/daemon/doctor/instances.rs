@@ -12,7 +12,7 @@ use crate::controller::core::{JobState, NodeState, NodeType};
 use crate::rpc::operation::{Answer, InstanceFilter, JobFilter, Nothing, Operation};
 use crate::rpc::report::controller::InstanceReport;
 use crate::rpc::report::finding::{Finding, Severity};
-use crate::work::CallerName;
+use crate::work::Caller;
 
 /// The most instances with a finding of their own; the rest are counted.
 const TOLD: usize = 20;
@@ -26,7 +26,7 @@ const LOOKED_AT: u32 = 100;
 /// Asks the node's controller.
 pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
     let list = Operation::ListInstances(InstanceFilter::default());
-    let why = match timeout(LISTED_WITHIN, controller.operate(list, CallerName::Unknown)).await {
+    let why = match timeout(LISTED_WITHIN, controller.operate(list, &Caller::default())).await {
         Ok(Ok((Answer::ListInstances(list), _))) => {
             let mut found = of_all(&list.instances.unwrap_or_default());
             found.extend(of_store(controller).await);
@@ -46,7 +46,8 @@ pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
 
 /// What keeps jobs from being placed while the store answers.
 async fn of_store(controller: &dyn Operations) -> Option<Finding> {
-    let ping = controller.operate(Operation::Ping(Nothing {}), CallerName::Unknown);
+    let nobody = Caller::default();
+    let ping = controller.operate(Operation::Ping(Nothing {}), &nobody);
     let Ok(Ok((Answer::Ping(report), _))) = timeout(LISTED_WITHIN, ping).await else { return None };
     let error = report.store.error?;
     Some(Finding::new(
@@ -62,7 +63,8 @@ async fn of_store(controller: &dyn Operations) -> Option<Finding> {
 async fn of_engines(controller: &dyn Operations) -> Vec<Finding> {
     let (state, since) = (vec![JobState::Failed], Timestamp::now().checked_sub(LATELY).ok());
     let filter = JobFilter { state, since, limit: Some(LOOKED_AT), brief: true, ..JobFilter::default() };
-    let list = controller.operate(Operation::ListJobs(filter), CallerName::Unknown);
+    let nobody = Caller::default();
+    let list = controller.operate(Operation::ListJobs(filter), &nobody);
     let Ok(Ok((Answer::ListJobs(list), _))) = timeout(LISTED_WITHIN, list).await else { return Vec::new() };
     // From the oldest on, so that the newest counts.
     let jobs = list.jobs.iter().rev().filter(|job| matches!(job.rc, Some(125..=127)));

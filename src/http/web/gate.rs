@@ -21,7 +21,7 @@ use crate::os::address::network_of;
 use crate::os::places::Places;
 use crate::tls::access::{AccessError, AccessToken, AccessTokens};
 use crate::tls::{AccessLevel, Names};
-use crate::work::CallerName;
+use crate::work::{Caller, CallerName, Origin, Rights};
 
 /// Begins the name of the cookie, which ends with the server's port: browsers keep those of all ports of a host together.
 const SESSION: &str = "meshd-session-";
@@ -85,13 +85,14 @@ impl Visitor {
     }
 
     /// As who they submit jobs, and stand in the audit. No token's name has a colon.
-    pub(super) fn caller(&self) -> CallerName {
+    pub(super) fn caller(&self) -> Caller {
         let name = match &self.proof {
             Proof::None => String::new(),
             Proof::Token(token) | Proof::Session(_, token) => token.name.clone(),
             Proof::Certificate(name) => format!("cert:{name}"),
         };
-        CallerName::Web { name, is_admin: self.level >= AccessLevel::Admin }
+        let caller = Caller::new(Origin::Tcp, true, CallerName::Web(name));
+        if self.level >= AccessLevel::Admin { Caller { rights: Rights::Admin, ..caller } } else { caller }
     }
 
     /// What a form token of theirs belongs to. Only a browser adds what shows who asks to what a foreign page sends.

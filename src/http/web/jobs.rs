@@ -26,8 +26,8 @@ use crate::rpc::operation::{self, Operation};
 use crate::rpc::report::{JobKind, JobState};
 use crate::rpc::request::SubmitRequest;
 use crate::tls::AccessLevel;
+use crate::work::WorkError;
 use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, is_header};
-use crate::work::{Caller, Origin, WorkError};
 
 /// How long a payload may stop coming.
 const SILENT: Duration = Duration::from_secs(60);
@@ -183,7 +183,7 @@ impl Web {
 
     /// A place for something that goes on: nobody has more of them than he leaves to others.
     pub(super) fn place(&self, visitor: &Visitor) -> Result<StreamPlace, ApiRefusal> {
-        let place = self.streams.take(&visitor.caller().to_string());
+        let place = self.streams.take(&visitor.caller().credentials.to_string());
         place.ok_or_else(|| ApiRefusal::new(Code::TooMany, "too much goes on here for the same client"))
     }
 
@@ -232,9 +232,7 @@ impl Web {
             params: header.into_iter().map(|header| (HEADER.to_owned(), header)).collect(),
             ..SubmitRequest::default()
         };
-        let credentials = visitor.caller();
-        let caller = Caller { origin: Origin::Tcp, trusted: true, signature: None, credentials };
-        let mut submission = work.submit(request, caller).await?;
+        let mut submission = work.submit(request, visitor.caller()).await?;
         let unit = submission.id().to_string();
         let written = async {
             submission.write(begin).await?;
@@ -249,7 +247,7 @@ impl Web {
         }
         submission.finish().await?;
         let job = work.job_unit(&unit).and_then(|unit| unit.extra().job_id);
-        tracing::info!(unit, job, who = %visitor.caller(), "submitted by the page's API");
+        tracing::info!(unit, job, who = %visitor.caller().credentials, "submitted by the page's API");
         Ok((unit, job))
     }
 
@@ -262,7 +260,7 @@ impl Web {
         let controller = self.controller()?;
         arguments.insert("op".to_owned(), Value::from(op));
         let operation = Operation::parse(arguments)?;
-        Ok(controller.operate(operation, visitor.caller()).await?)
+        Ok(controller.operate(operation, &visitor.caller()).await?)
     }
 
     fn controller(&self) -> Result<&dyn crate::control::Operations, ApiRefusal> {

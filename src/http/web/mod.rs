@@ -270,7 +270,7 @@ impl Web {
         visitor: &Visitor,
         make: impl Fn() -> T + Send + Sync + 'static,
     ) -> Result<HttpAnswer, ApiRefusal> {
-        let room = self.answers.room(visitor.caller().to_string());
+        let room = self.answers.room(visitor.caller().credentials.to_string());
         let answer = answer::large(answer::JSON, room, move || answer::line(&make())).await;
         let why = "too many answers to the same client are unread, or are being made: try again";
         answer.ok_or_else(|| ApiRefusal::new(Code::Busy, why))

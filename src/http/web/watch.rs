@@ -24,7 +24,7 @@ use crate::http::hosts::only;
 use crate::os::answers::AnswerRoom;
 use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
-use crate::work::CallerName;
+use crate::work::Caller;
 
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the controller may take for a list.
@@ -203,7 +203,7 @@ impl Lookout {
 }
 
 async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operation::Answer> {
-    let answered = timeout(PATIENCE, controller.operate(operation, CallerName::Unknown)).await;
+    let answered = timeout(PATIENCE, controller.operate(operation, &Caller::default())).await;
     Some(answered.ok()?.ok()?.0)
 }
 

@@ -16,7 +16,7 @@ use super::connect::{ConnectError, Connected, Credential};
 use super::failure::{NoAnswer, words};
 use super::proven::{ProvenServers, Server};
 use super::rate::RateLimit;
-use super::rights::{self, Rights};
+use super::rights::{self, ApiRights};
 use super::{
     ANSWER_WITHIN, Api, ApiAnswer, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach,
     body, calls, connect, no_answer, unanswered,
@@ -37,7 +37,7 @@ pub struct HttpApi {
     client: Client,
     server: Arc<Server>,
     limit: Option<Arc<RateLimit>>,
-    rights: Arc<Rights>,
+    rights: Arc<ApiRights>,
     /// WebSockets were refused here, and SPDY was not.
     uses_spdy: Arc<AtomicBool>,
 }

@@ -19,7 +19,7 @@ pub(super) struct MayPass;
 
 /// What one credential may do, as far as it was seen.
 #[derive(Debug, Default)]
-pub(super) struct Rights {
+pub(super) struct ApiRights {
     // A plain lock, for single operations.
     seen: Mutex<SeenRights>,
 }
@@ -49,7 +49,7 @@ pub(super) fn needed(request: &Request<Body>) -> Option<String> {
     }
 }
 
-impl Rights {
+impl ApiRights {
     /// No answer came, or the server answered that it cannot serve the request now.
     pub(super) fn note_failure(&self) {
         self.seen.lock().failed_at = Some(Instant::now());
@@ -79,7 +79,7 @@ mod tests {
 
     const POD: &str = "/api/v1/namespaces/a/pods/p";
 
-    fn may_pass(rights: &Rights, method: Method, path: &str, code: u16) -> bool {
+    fn may_pass(rights: &ApiRights, method: Method, path: &str, code: u16) -> bool {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         let mut response = Response::builder().status(code).body(Body::empty()).unwrap();
         rights.note_answer(needed(&request), &mut response);
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_right_that_was_there_comes_back() {
-        let rights = Rights::default();
+        let rights = ApiRights::default();
         let log = format!("{POD}/log?follow=true");
         assert!(!may_pass(&rights, Method::GET, &log, 403));
         assert!(!may_pass(&rights, Method::GET, &log, 200));
@@ -110,7 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_was_away_is_given_a_minute() {
-        let rights = Rights::default();
+        let rights = ApiRights::default();
         assert!(!may_pass(&rights, Method::GET, POD, 503));
         assert!(may_pass(&rights, Method::GET, POD, 403));
         assert!(may_pass(&rights, Method::POST, "/api/v1/namespaces/a/pods", 403));

@@ -7,11 +7,10 @@ use super::{Registry, detached};
 use crate::rpc::OutputBound;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::wire::NodeId;
-use crate::work::jobs::is_admin;
 use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload, FarUnit};
 use crate::work::status::RemoteExtra;
 use crate::work::unit::UnitId;
-use crate::work::{Caller, Submitter, WorkError};
+use crate::work::{Caller, Rights, Submitter, WorkError};
 
 impl Registry {
     /// Has another node start an attempt, and waits a little for its answer. `far` is what it may have there from an earlier
@@ -73,7 +72,8 @@ impl Registry {
 
     /// What the operator is told who asks for a unit that is none here: an attempt is its job's.
     pub(super) fn explained(&self, id: &str, caller: &Caller, error: WorkError) -> WorkError {
-        let attempt = self.units.child(id).ok().filter(|entry| entry.attempt().is_some() && is_admin(caller));
+        let attempt =
+            self.units.child(id).ok().filter(|entry| entry.attempt().is_some() && caller.may(Rights::Admin));
         attempt.and_then(|attempt| self.executor.jobs.check_child(&attempt.id).err()).unwrap_or(error)
     }
 

@@ -11,13 +11,13 @@ use super::submit::Submission;
 use super::{Registry, detached};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, WorkCommand};
-use crate::work::jobs::{self, CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{CONTROLLER, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
 use crate::work::signing::{SignatureError, Subject, Verb};
 use crate::work::status::{Extra, Status, UnitKind};
 use crate::work::store::Durability;
 use crate::work::unit::{Event, State, UnitId};
 use crate::work::units::{Entry, Follower, Leftovers, LinkHandle, Outcome, Started};
-use crate::work::{Caller, Origin, Submitter, WorkError};
+use crate::work::{Caller, Origin, Rights, Submitter, WorkError};
 
 /// How the child of a job stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -337,11 +337,6 @@ impl Registry {
         self.executor.jobs.get().is_some_and(|jobs| jobs.verifies_signatures())
     }
 
-    /// A client certificate is as good as a token, for jobs, and so is what the page's API wants to see.
-    pub(super) fn may_skip_token(&self, work_type: &str, caller: &Caller) -> bool {
-        work_type == CONTROLLER && caller.signature.is_none() && jobs::is_operator(caller)
-    }
-
     /// What checks the payload of a submission, if it is a job.
     pub(super) async fn intake(
         &self,
@@ -354,7 +349,7 @@ impl Registry {
         }
         let launched_by = match caller.origin {
             Origin::Unix => caller.credentials.to_string(),
-            Origin::Tcp if jobs::is_operator(caller) => caller.credentials.to_string(),
+            Origin::Tcp if caller.may(Rights::Operator) => caller.credentials.to_string(),
             Origin::Tcp => "tcp".to_owned(),
             // Such a name is anybody's, and as many as anybody likes: all of them are one caller.
             Origin::Mesh { certified: false, .. } => "mesh".to_owned(),
@@ -363,7 +358,7 @@ impl Registry {
                 format!("mesh:{}", name.map_or_else(|| node.to_string(), |name| name.to_string()))
             }
         };
-        let is_admin = jobs::is_admin(caller);
+        let is_admin = caller.may(Rights::Admin);
         let request = JobRequest { params: request.params.clone(), is_admin, launched_by };
         controller.begin(request).map(Some).map_err(WorkError::Job)
     }

@@ -1,5 +1,5 @@
-//! What clients may do with the units of this node: submit, adopt, list, follow, cancel and release them. Owns the rules
-//! about who may, and leaves the rest to those whose duty it is: `units` has the units, `executor` what runs them.
+//! What clients may do with the units of this node: submit, adopt, list, follow, cancel and release them; `rights` says who may.
+//! It leaves the rest to those whose duty it is: `units` has the units, `executor` what runs them.
 
 mod adopt;
 mod allocate;
@@ -12,6 +12,7 @@ mod listing;
 mod reserve;
 mod restart;
 mod retention;
+mod rights;
 mod submit;
 
 pub use self::jobs::{ChildStatus, ChildUnit, ChildWatch};
@@ -29,17 +30,17 @@ use bytes::Bytes;
 use self::listing::is_listed;
 use self::reserve::Reserve;
 use super::executor::Executor;
-use super::jobs::{CONTROLLER, JobsSlot, is_admin};
+use super::jobs::JobsSlot;
 use super::local::{self, Local};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
-use super::signing::{PayloadHash, SignatureError, Signer, Subject, Verb, Verifier};
+use super::signing::{Signer, Verb, Verifier};
 use super::status::{REMOTE, Status, UnitKind};
 use super::store::Store;
 use super::unit::{State, UnitId};
 use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
-use super::{Caller, CommandType, Dialer, OpenError, Submitter, WorkError};
+use super::{Caller, CommandType, Dialer, OpenError, WorkError};
 use crate::rpc::UnitReport;
 use crate::rpc::report::unit::UnitStep;
 use crate::wire::{NodeId, WorkCommand};
@@ -362,102 +363,6 @@ impl Registry {
             || status.kind() == UnitKind::Job
             || self.executor.local.has_type(&status.work_type)
     }
-
-    /// Whether a caller may touch the unit.
-    fn check_caller(&self, entry: &Entry, caller: &Caller, verb: Verb) -> Result<Arc<Status>, WorkError> {
-        let status = entry.status();
-        let verify = match status.remote() {
-            _ if self.is_closed(entry, &status, caller) => true,
-            Some(remote) => remote.sign_work,
-            None => {
-                self.is_inner(entry, &status, caller)
-                    || (status.verify_signature || self.executor.local.verifies(&status.work_type))
-                        && !self.may_skip_token(&status.work_type, caller)
-            }
-        };
-        let about = Subject { verb, unit: Some(entry.id.as_str()), ..Subject::default() };
-        self.verify_if(verify, caller, &about)?;
-        Ok(status)
-    }
-
-    /// Whether a caller may look at the unit of a job, or at a child of one. Nodes have no token for that: the one that
-    /// submitted it may.
-    ///
-    /// # Errors
-    /// The caller may not, or there is no such unit.
-    pub fn check_look(&self, id: &str, caller: &Caller) -> Result<(), WorkError> {
-        let entry = self.units.find(id)?;
-        self.may_look(&entry, caller)
-    }
-
-    fn may_look(&self, entry: &Entry, caller: &Caller) -> Result<(), WorkError> {
-        let status = entry.status();
-        // A token that is good for reading it is good for looking at it.
-        let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
-        let is_job = status.kind() == UnitKind::Job && status.verify_signature;
-        let closed = self.is_closed(entry, &status, caller)
-            || self.is_inner(entry, &status, caller)
-            || (is_job && !is_own(&status, caller) && !self.may_skip_token(CONTROLLER, caller));
-        if closed { self.verify_if(true, caller, &about).map(drop) } else { Ok(()) }
-    }
-
-    /// Whether a unit is of a type that is closed to this caller.
-    fn is_inner(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
-        // A control node that takes over a job ends its child here, and has no token for that.
-        let is_child = self.executor.remotes.gate().is_child(&entry.id);
-        let is_closed = !self.executor.local.is_open(&status.work_type) && !is_child;
-        is_closed && !is_admin(caller) && !is_own(status, caller)
-    }
-
-    /// Whether a unit is the child of a job, which is closed as its job is.
-    fn is_closed(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
-        self.executor.jobs.is_child(&entry.id)
-            && self.controller_verifies()
-            && !self.may_skip_token(CONTROLLER, caller)
-            && !is_own(status, caller)
-    }
-
-    /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
-    fn check_signature(
-        &self,
-        work_type: &str,
-        signed: bool,
-        caller: &Caller,
-        about: &Subject<'_>,
-    ) -> Result<Option<PayloadHash>, WorkError> {
-        let verify = match work_type {
-            REMOTE => signed,
-            CONTROLLER if self.executor.jobs.get().is_some() => {
-                self.controller_verifies() && !self.may_skip_token(work_type, caller)
-            }
-            _ => self.executor.local.verifies(work_type),
-        };
-        self.verify_if(verify, caller, about)
-    }
-
-    fn verify_if(
-        &self,
-        verify: bool,
-        caller: &Caller,
-        about: &Subject<'_>,
-    ) -> Result<Option<PayloadHash>, WorkError> {
-        let given = caller.signature.as_deref().unwrap_or("");
-        match (verify, caller.is_local(), given) {
-            (false, _, "") | (true, true, _) => Ok(None),
-            (false, _, _) => Err(WorkError::UnexpectedSignature),
-            (true, false, "") => Err(SignatureError::Empty.into()),
-            (true, false, given) => {
-                let verifier = self.verifier.load_full().ok_or(SignatureError::NoKey)?;
-                Ok(verifier.verify(given, about)?)
-            }
-        }
-    }
-}
-
-/// Whether a caller over the mesh has submitted a unit. Clients of sockets are not told apart, so one of them is no owner.
-fn is_own(status: &Status, caller: &Caller) -> bool {
-    let is_node = matches!(caller.submitter(), Submitter::Node { .. });
-    is_node && status.submitter == Some(caller.submitter())
 }
 
 fn stdout_size(entry: &Entry, status: &Status) -> u64 {

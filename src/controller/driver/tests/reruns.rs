@@ -10,7 +10,7 @@ use crate::controller::core::JobId;
 use crate::controller::store::Kept;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Answer, Operation, OperationRefusal, Rerun};
-use crate::work::CallerName;
+use crate::work::Caller;
 use crate::work::jobs::{JobReport, JobUnit};
 
 /// Bytes of a payload that is half there.
@@ -37,7 +37,7 @@ fn rerun(site: &Site, job: JobId) -> Result<JobId, OperationRefusal> {
     let service = site.service().clone();
     let mut asked = None;
     site.run(async {
-        asked = Some(tokio::spawn(async move { service.operate(request, &CallerName::User(0)).await }))
+        asked = Some(tokio::spawn(async move { service.operate(request, &Caller::local()).await }))
     });
     let asked = asked.unwrap();
     site.until("the answer", || asked.is_finished());

@@ -25,7 +25,7 @@ use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::signing::{Signer, Verifier};
-use crate::work::{Caller, CallerName, DialFailure, Dialer, Dialing, Leftovers, Options, Registry};
+use crate::work::{Caller, DialFailure, Dialer, Dialing, Leftovers, Options, Registry};
 
 /// No wait lasts longer by the real clock.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ impl Site {
     /// The same, which may be refused.
     pub(super) fn ask(&self, operation: Value) -> Result<Value, OperationRefusal> {
         let operation = Operation::parse(operation.as_object().unwrap().clone())?;
-        let (answer, stream) = self.run(self.process().service.operate(operation, &CallerName::User(0)))?;
+        let (answer, stream) = self.run(self.process().service.operate(operation, &Caller::local()))?;
         assert!(stream.is_none(), "{answer:?} is followed by a stream");
         Ok(json!(answer))
     }
