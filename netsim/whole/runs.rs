@@ -12,7 +12,7 @@ use super::node::{self, Place};
 use super::world::{self, Outcome, Plan};
 
 /// The seeds of an ordinary run of the tests, and how many of them are run twice.
-const SEEDS: std::ops::Range<u64> = 1..25;
+const SEEDS: std::ops::Range<u64> = 1..23;
 const TWICE: u64 = 2;
 /// How often a failing run is repeated with less.
 const SHRINKS: usize = 60;
