@@ -218,7 +218,7 @@ impl World {
             links.extend(hops.into_iter().map(|hop| (node, hop)));
         }
         let is_shared = plan.controls > 1;
-        let keys = is_shared.then(|| place.signing_keys()).unwrap_or_default();
+        let keys = if is_shared { place.signing_keys() } else { String::new() };
         let authority = rng.random_bool(0.3).then(Authority::new);
         let files = |node: usize| place.path().join(name(node));
         let mut kind = |_| if authority.is_some() { Transport::Tcp } else { Transport::choose(&mut rng) };

@@ -88,7 +88,10 @@ impl Postgres {
         while machine::threads_of(self.host) > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.thread.take().map(|thread| thread.join().unwrap());
+        let thread = self.thread.take();
+        if let Some(thread) = thread {
+            thread.join().unwrap();
+        }
     }
 }
 

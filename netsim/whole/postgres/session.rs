@@ -115,9 +115,8 @@ impl Session {
             }
             "COMMIT" => {
                 let notes = std::mem::take(&mut self.notes);
-                match self.transaction.take() {
-                    Some((transaction, false)) => transaction.commit(&self.tables, notes)?,
-                    Some((_, true)) | None => {}
+                if let Some((transaction, false)) = self.transaction.take() {
+                    transaction.commit(&self.tables, notes)?;
                 }
             }
             "LISTEN" => self.heard = Some(self.tables.listen()),
