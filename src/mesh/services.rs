@@ -335,9 +335,8 @@ impl Services {
         services.into_iter().map(|service| self.own_message(service, now)).collect()
     }
 
-    /// The message that says how an own service stands: on offer, or withdrawn.
+    /// The message that says how an own service stands: on offer, or withdrawn. Dates are as precise as controllers read them.
     pub(super) fn own_message(&mut self, service: ServiceName, now: Timestamp) -> AdvertisementMessage {
-        // Controllers look at dates in milliseconds.
         let tick = SignedDuration::from_millis(1);
         self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
         match self.local.get(&service) {
