@@ -116,6 +116,17 @@ impl Mesh {
         }
     }
 
+    /// Who speaks for itself and is not believed hears what is, so that it can outdo that; at the pace of reminders.
+    fn contradict(&mut self, session: SessionId, update: &RoutingUpdate, now: Tick) {
+        let hold = self.options.reminder_hold;
+        let version = (update.epoch, update.sequence);
+        let Some(newer) = self.lsdb.newer(update.forwarding_node.as_str(), version) else { return };
+        if let Some(peer) = self.established_mut(session).filter(|peer| now.since(peer.reminded) >= hold) {
+            peer.reminded = now;
+            self.outbox.send(session, newer, Class::Control);
+        }
+    }
+
     fn check_update(&mut self, session: SessionId, received: Received, now: Now) {
         let update = &received.update;
         let Some(established) = self.sessions.get_mut(session).and_then(|state| state.established_mut())
@@ -194,11 +205,8 @@ impl Mesh {
     ) -> Option<Bytes> {
         match self.lsdb.apply(node, &update, size, now) {
             News::Nothing => {
-                // Who speaks for itself and is not believed hears what is, so that it can outdo that.
-                let is_first_hand = update.forwarding_node == *node;
-                let newer = || self.lsdb.newer(node.as_str(), (update.epoch, update.sequence));
-                if let Some(newer) = is_first_hand.then(newer).flatten() {
-                    self.outbox.send(session, newer, Class::Control);
+                if update.forwarding_node == *node {
+                    self.contradict(session, &update, now);
                 }
                 None
             }

@@ -356,6 +356,11 @@ fn who_speaks_for_itself_and_is_not_believed_hears_why() {
         matches!(&told[..], [one] if one.node_id == Some(node("x")) && one.epoch == u64::MAX - 663),
         "{told:?}"
     );
+    // However often it says it.
+    for sequence in 3..100 {
+        solo.say(x, &via("x", update("x", &format!("gen{sequence:05}"), EPOCH, sequence, &[("a", 1.0)])));
+    }
+    assert!(solo.updates_to(x).is_empty());
 }
 
 #[test]
