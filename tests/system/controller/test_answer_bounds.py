@@ -19,7 +19,7 @@ import metrics
 from conftest import scoped_mesh
 from mesh import MESHCTL, ROOT, environment, until
 from peer import ADVERTISEMENT, frame
-from test_controller import ask, runner, stream
+from test_controller import ask, is_ready, runner, stream
 from test_overload import FULL, MIB, Flood, Watch
 from test_web import control_settings
 from web import directive
@@ -117,7 +117,7 @@ class Site:
         self.node = mesh.node("control", listen=True, extra=extra)
         self.friend = mesh.node("friend", peers=["control"])
         mesh.start()
-        until("the instance to be ready", lambda: ask(self.node, "instance.get", name="control")["capacity"] > 0, 110)
+        until("the instance to be ready", lambda: is_ready(self.node), 110)
         ask(self.node, "pause")
 
     def lines(self, commands):

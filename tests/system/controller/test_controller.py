@@ -65,6 +65,12 @@ def job(node, number):
     return ask(node, "job.get", id=number)
 
 
+def is_ready(node):
+    """Whether it can run jobs itself. A node enters itself a moment after its store is there."""
+    answer = node.command({"command": "controller", "op": "instance.get", "name": node.name})
+    return answer["ok"] and answer["result"]["capacity"] > 0
+
+
 def ended(node, number, seconds=60):
     return until(f"job {number} to end", lambda: (one := job(node, number))["finished"] and one, seconds)
 

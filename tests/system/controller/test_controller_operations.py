@@ -14,7 +14,7 @@ import pytest
 from client import ControlError
 from clocks import Clock
 from mesh import MESHCTL, MESHD, RECEPTORCTL, environment, own_runner, until
-from test_controller import ask, ended, job, runner, submit, wrote
+from test_controller import ask, ended, is_ready, job, runner, submit, wrote
 
 
 def hybrid(mesh, rundir, **more):
@@ -22,7 +22,7 @@ def hybrid(mesh, rundir, **more):
     settings = {"nodetype": "hybrid", "discovery": "enabled", "heartbeat": "200ms", "ownerlostafter": "10s", "rundir": str(rundir), "requiretls": False}
     control = mesh.node("control", work=[runner("ansible-runner")], extra=[{"work-controller": settings | own_runner(runner("own")) | more}])
     mesh.start()
-    until("the instance to be ready", lambda: ask(control, "instance.get", name="control")["capacity"] > 0, 60)
+    until("the instance to be ready", lambda: is_ready(control), 60)
     return control
 
 
